@@ -1,0 +1,5 @@
+"""The console script ``ray-llm``."""
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,203 @@
+"""The network: two zones for the control plane and the system nodes, one subnet in one zone for the GPU nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from typing import cast
+
+from aws_cdk import Fn
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from .errors import ConfigurationError
+
+_ZONE_ID = re.compile(r"[a-z]{2,}\d-az\d")
+
+INTERFACE_ENDPOINTS = {
+    "Ecr": ec2.InterfaceVpcEndpointAwsService.ECR,
+    "EcrDocker": ec2.InterfaceVpcEndpointAwsService.ECR_DOCKER,
+    "Sts": ec2.InterfaceVpcEndpointAwsService.STS,
+    "Ec2": ec2.InterfaceVpcEndpointAwsService.EC2,
+    "Eks": ec2.InterfaceVpcEndpointAwsService.EKS,
+    "EksAuth": ec2.InterfaceVpcEndpointAwsService.EKS_AUTH,
+    "Logs": ec2.InterfaceVpcEndpointAwsService.CLOUDWATCH_LOGS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingSubnet:
+    """A subnet that exists already, by id and zone."""
+
+    subnet_id: str
+    zone: str
+
+
+class Network(Construct):
+    """A VPC whose private subnets span two zones, plus one private GPU subnet in one zone.
+
+    EFA traffic cannot cross zones, so everything that uses it, and the model cache, lives in ``gpu_subnet``; the
+    control plane and the system nodes use ``private_subnets``, because EKS wants two zones. The GPU zone may be any
+    zone of the region, not only one of those two.
+
+    Attributes:
+        vpc: the VPC.
+        private_subnets: for the control plane, the system nodes and kubectl's Lambda function.
+        gpu_subnet: for the GPU nodes and the model cache; one zone.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        cidr: IPv4Network | None = None,
+        gpu_zone: str | None = None,
+        nat_gateways: int = 1,
+        interface_endpoints: bool = False,
+        flow_logs: bool = False,
+    ) -> None:
+        """Makes a new VPC.
+
+        Args:
+            scope: the construct that owns it.
+            id: its id within the scope.
+            cidr: address range, /16 to /20; default 10.0.0.0/16. The GPU subnet takes the last sixteenth.
+            gpu_zone: zone name (us-west-2b) or zone id (usw2-az2); default the region's first zone, which
+                CloudFormation resolves when it deploys.
+            nat_gateways: 1 or 2; default 1.
+            interface_endpoints: ECR, STS, EC2, EKS, EKS-auth and CloudWatch Logs endpoints; default none. The S3
+                gateway endpoint, which is free, is always there.
+            flow_logs: all traffic to a CloudWatch log group kept for a month; default none.
+
+        Raises:
+            ConfigurationError: the address range is too small or too large.
+        """
+        super().__init__(scope, id)
+        cidr = cidr or IPv4Network("10.0.0.0/16")
+        if not 16 <= cidr.prefixlen <= 20:
+            raise ConfigurationError(f"{self.node.path}: cidr {cidr} must be /16 to /20")
+        blocks = list(cidr.subnets(prefixlen_diff=4))
+
+        self.vpc: ec2.IVpc = ec2.Vpc(
+            self,
+            "Vpc",
+            ip_addresses=ec2.IpAddresses.cidr(str(cidr)),
+            max_azs=2,
+            nat_gateways=nat_gateways,
+            subnet_configuration=[
+                ec2.SubnetConfiguration(
+                    name="Public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=min(28, cidr.prefixlen + 8)
+                ),
+                ec2.SubnetConfiguration(
+                    name="Private",
+                    subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS,
+                    cidr_mask=blocks[0].prefixlen,
+                ),
+            ],
+        )
+        for subnet in self.vpc.public_subnets:
+            # Nothing of ours asks for a public address by being launched there.
+            subnet.node.default_child.add_property_override("MapPublicIpOnLaunch", False)  # type: ignore[union-attr]
+        self.private_subnets: Sequence[ec2.ISubnet] = self.vpc.private_subnets
+        self.gpu_subnet: ec2.ISubnet = self._gpu_subnet(blocks[-1], gpu_zone)
+
+        self.vpc.add_gateway_endpoint(
+            "S3",
+            service=ec2.GatewayVpcEndpointAwsService.S3,
+            subnets=[ec2.SubnetSelection(subnets=[*self.private_subnets, self.gpu_subnet])],
+        )
+        if interface_endpoints:
+            for name, service in INTERFACE_ENDPOINTS.items():
+                self.vpc.add_interface_endpoint(
+                    name, service=service, subnets=ec2.SubnetSelection(subnets=list(self.private_subnets))
+                )
+        if flow_logs:
+            self.vpc.add_flow_log(
+                "FlowLog",
+                destination=ec2.FlowLogDestination.to_cloud_watch_logs(
+                    logs.LogGroup(self, "FlowLogGroup", retention=logs.RetentionDays.ONE_MONTH)
+                ),
+            )
+
+    def _gpu_subnet(self, block: IPv4Network, zone: str | None) -> ec2.ISubnet:
+        by_id = zone is not None and _ZONE_ID.fullmatch(zone) is not None
+        subnet = ec2.PrivateSubnet(
+            self,
+            "GpuSubnet",
+            vpc_id=self.vpc.vpc_id,
+            cidr_block=str(block),
+            availability_zone=zone if zone and not by_id else Fn.select(0, Fn.get_azs()),
+        )
+        if by_id:
+            # The L2 takes zone names only.
+            resource = subnet.node.default_child
+            assert isinstance(resource, ec2.CfnSubnet)
+            resource.availability_zone_id = zone
+            resource.availability_zone = None
+        nat = self.vpc.public_subnets[0].node.find_child("NATGateway")
+        assert isinstance(nat, ec2.CfnNatGateway)
+        subnet.add_default_nat_route(nat.ref)
+        return cast(ec2.ISubnet, subnet)
+
+    @staticmethod
+    def from_existing(
+        scope: Construct,
+        id: str,
+        *,
+        vpc_id: str,
+        private_subnets: Sequence[ExistingSubnet],
+        gpu_subnet: ExistingSubnet,
+    ) -> ImportedNetwork:
+        """Uses an existing VPC. Its subnets need routes to the internet, or endpoints for all that nodes pull.
+
+        Args:
+            scope: the construct that owns the references.
+            id: their id within the scope.
+            vpc_id: the VPC.
+            private_subnets: for the control plane and system nodes, in at least two zones.
+            gpu_subnet: for the GPU nodes and the model cache.
+
+        Raises:
+            ConfigurationError: fewer than two zones.
+        """
+        return ImportedNetwork(scope, id, vpc_id=vpc_id, private_subnets=private_subnets, gpu_subnet=gpu_subnet)
+
+
+class ImportedNetwork(Construct):
+    """An existing VPC with the same three attributes as :class:`Network`; see :meth:`Network.from_existing`."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        vpc_id: str,
+        private_subnets: Sequence[ExistingSubnet],
+        gpu_subnet: ExistingSubnet,
+    ) -> None:
+        super().__init__(scope, id)
+        zones = [subnet.zone for subnet in private_subnets]
+        if len(set(zones)) < 2:
+            raise ConfigurationError(f"{self.node.path}: private_subnets must lie in at least two zones")
+        self.private_subnets: Sequence[ec2.ISubnet] = [
+            self._subnet(f"Private{i}", subnet) for i, subnet in enumerate(private_subnets)
+        ]
+        self.gpu_subnet: ec2.ISubnet = self._subnet("Gpu", gpu_subnet)
+        self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
+            self,
+            "Vpc",
+            vpc_id=vpc_id,
+            availability_zones=zones,
+            private_subnet_ids=[subnet.subnet_id for subnet in private_subnets],
+        )
+
+    def _subnet(self, id: str, subnet: ExistingSubnet) -> ec2.ISubnet:
+        return ec2.Subnet.from_subnet_attributes(self, id, subnet_id=subnet.subnet_id, availability_zone=subnet.zone)
+
+
+AnyNetwork = Network | ImportedNetwork
+"""Either kind; both have ``vpc``, ``private_subnets`` and ``gpu_subnet``."""

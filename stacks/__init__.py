@@ -1,0 +1,1 @@
+"""The deployable units that app.py composes."""
