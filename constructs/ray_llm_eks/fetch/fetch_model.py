@@ -16,12 +16,18 @@ import hashlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 GIB = 1 << 30
+_QUOTES = '"'
 RESERVE = 2 * GIB
 """Space to leave free beside the model, for compile caches."""
 
@@ -65,7 +71,7 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def once(cache: Path, what: str) -> Iterator[bool]:
+def once(cache: Path, what: str) -> Generator[bool]:
     """Holds the lock for a model; gives True if it is still to be fetched, and marks it as complete at the end."""
     state = cache / ".fetch"
     state.mkdir(parents=True, exist_ok=True)
@@ -116,7 +122,8 @@ def token_from_secret(secret: str | None) -> str | None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        value: str = boto3.client("secretsmanager").get_secret_value(SecretId=secret)["SecretString"]
+        client = boto3.client("secretsmanager")  # pyright: ignore[reportUnknownMemberType]
+        value = client.get_secret_value(SecretId=secret)["SecretString"]
     except (BotoCoreError, ClientError, KeyError) as error:
         raise FetchError(
             f"cannot read the Hugging Face token from secret {secret}: {error} "
@@ -127,7 +134,7 @@ def token_from_secret(secret: str | None) -> str | None:
 
 def fetch_from_hub(model: str, cache: Path, token: str | None) -> None:
     """Fetches a model into the hub cache below HF_HOME, where vLLM looks for it."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     try:
@@ -152,6 +159,19 @@ def _bytes_below(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
 
 
+@dataclass(frozen=True)
+class _Object:
+    key: str
+    size: int
+    etag: str
+    target: Path
+
+    @property
+    def part(self) -> Path:
+        """The unfinished file; its name holds the ETag, so that a changed object is begun anew."""
+        return self.target.with_name(f".{self.target.name}.{self.etag.strip(_QUOTES)}.part")
+
+
 def fetch_from_s3(uri: str, into: Path) -> None:
     """Copies all objects below an S3 prefix, eight at a time, each continued where it was broken off."""
     import boto3
@@ -159,20 +179,27 @@ def fetch_from_s3(uri: str, into: Path) -> None:
 
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/") + "/"
-    s3: Any = boto3.client("s3")
+    s3 = boto3.client("s3")  # pyright: ignore[reportUnknownMemberType]
     try:
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        objects = [o for page in pages for o in page.get("Contents", ()) if not o["Key"].endswith("/")]
+        objects = _objects(s3, bucket, prefix, into)
         if not objects:
             raise FetchError(f"there is nothing below {uri} (setting serving.model_s3_uri)")
         into.mkdir(parents=True, exist_ok=True)
-        targets = [(o, _inside(into, o["Key"].removeprefix(prefix))) for o in objects]
-        todo = [(o, t) for o, t in targets if not (t.exists() and t.stat().st_size == o["Size"])]
-        require_space(into, sum(o["Size"] for o, _ in todo))
+        missing = [o for o in objects if not (o.target.exists() and o.target.stat().st_size == o.size)]
+        require_space(into, sum(o.size - (o.part.stat().st_size if o.part.exists() else 0) for o in missing))
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda item: _copy(s3, bucket, *item), todo))
+            list(pool.map(partial(_copy, s3, bucket), missing))
     except (BotoCoreError, ClientError) as error:
         raise FetchError(f"cannot read {uri}: {error} (setting serving.model_s3_uri)") from None
+
+
+def _objects(s3: S3Client, bucket: str, prefix: str, into: Path) -> list[_Object]:
+    return [
+        _Object(key, item.get("Size", 0), item.get("ETag", ""), _inside(into, key.removeprefix(prefix)))
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        for item in page.get("Contents", ())
+        if (key := item.get("Key", "/")) and not key.endswith("/")
+    ]
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -182,20 +209,16 @@ def _inside(folder: Path, name: str) -> Path:
     return target
 
 
-def _copy(s3: Any, bucket: str, source: dict[str, Any], target: Path) -> None:
-    # The name of the unfinished file holds the object's ETag: a changed object is begun anew.
-    etag = source["ETag"].strip('"')
-    part = target.with_name(f".{target.name}.{etag}.part")
+def _copy(s3: S3Client, bucket: str, source: _Object) -> None:
+    part = source.part
     part.parent.mkdir(parents=True, exist_ok=True)
-    have = part.stat().st_size if part.exists() else 0
-    if have < source["Size"] or not part.exists():
-        extra = {"Range": f"bytes={have}-"} if have else {}
-        body = s3.get_object(Bucket=bucket, Key=source["Key"], IfMatch=source["ETag"], **extra)["Body"]
-        with part.open("ab") as file:
+    with part.open("ab") as file:
+        if (have := file.tell()) < source.size:
+            body = s3.get_object(Bucket=bucket, Key=source.key, IfMatch=source.etag, Range=f"bytes={have}-")["Body"]
             shutil.copyfileobj(body, file, 8 << 20)
-    if part.stat().st_size != source["Size"]:
-        raise FetchError(f"s3://{bucket}/{source['Key']} ended early; the next start continues it")
-    part.replace(target)
+    if part.stat().st_size != source.size:
+        raise FetchError(f"s3://{bucket}/{source.key} ended early; the next start continues it")
+    part.replace(source.target)
 
 
 if __name__ == "__main__":
