@@ -37,6 +37,7 @@ class Cluster(Construct):
 
     Attributes:
         cluster: the ``aws_eks_v2.ICluster``.
+        node_prerequisites: what node groups must wait for: without vpc-cni a node never becomes Ready.
         admin_role: the role made for administrators, or None where ``admin_arns`` were given.
     """
 
@@ -131,8 +132,7 @@ class Cluster(Construct):
 
         # kubectl's function must keep its way out until the last manifest is deleted.
         self.cluster.node.add_dependency(network)
-        for name in BEFORE_NODES:
-            self._addon(name)
+        self.node_prerequisites: list[IDependable] = [self._addon(name) for name in BEFORE_NODES]
 
     def add_addons_that_need_nodes(self, nodes: IDependable) -> None:
         """Adds CoreDNS, metrics-server and the node monitoring agent, to be created after ``nodes``.

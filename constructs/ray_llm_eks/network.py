@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import cast
 
-from aws_cdk import Fn
+from aws_cdk import Annotations, Fn
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
 from constructs import Construct
@@ -183,10 +183,9 @@ class ImportedNetwork(Construct):
         zones = [subnet.zone for subnet in private_subnets]
         if len(set(zones)) < 2:
             raise ConfigurationError(f"{self.node.path}: private_subnets must lie in at least two zones")
-        self.private_subnets: Sequence[ec2.ISubnet] = [
-            self._subnet(f"Private{i}", subnet) for i, subnet in enumerate(private_subnets)
-        ]
-        self.gpu_subnet: ec2.ISubnet = self._subnet("Gpu", gpu_subnet)
+        self.gpu_subnet: ec2.ISubnet = ec2.Subnet.from_subnet_attributes(
+            self, "Gpu", subnet_id=gpu_subnet.subnet_id, availability_zone=gpu_subnet.zone
+        )
         self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
             self,
             "Vpc",
@@ -194,9 +193,11 @@ class ImportedNetwork(Construct):
             availability_zones=zones,
             private_subnet_ids=[subnet.subnet_id for subnet in private_subnets],
         )
-
-    def _subnet(self, id: str, subnet: ExistingSubnet) -> ec2.ISubnet:
-        return ec2.Subnet.from_subnet_attributes(self, id, subnet_id=subnet.subnet_id, availability_zone=subnet.zone)
+        self.private_subnets: Sequence[ec2.ISubnet] = self.vpc.private_subnets
+        for subnet in (*self.private_subnets, self.gpu_subnet):
+            Annotations.of(subnet).acknowledge_warning(
+                "@aws-cdk/aws-ec2:noSubnetRouteTableId", "nothing here adds routes to an existing subnet"
+            )
 
 
 AnyNetwork = Network | ImportedNetwork
