@@ -22,6 +22,7 @@ class Stack:
     template_file: Path
     dependencies: tuple[str, ...]
     template: dict[str, Any]
+    termination_protection: bool
 
     @property
     def resources(self) -> dict[str, dict[str, Any]]:
@@ -62,6 +63,7 @@ class Assembly:
                 template_file=(file := folder / artifact["properties"]["templateFile"]),
                 dependencies=tuple(d for d in artifact.get("dependencies", ()) if _is_stack(artifacts.get(d))),
                 template=json.loads(file.read_text("utf-8")),
+                termination_protection=artifact["properties"].get("terminationProtection", False),
             )
             for name, artifact in artifacts.items()
             if _is_stack(artifact)

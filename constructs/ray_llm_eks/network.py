@@ -13,6 +13,7 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from .acknowledgements import acknowledge
 from .errors import ConfigurationError
 
 _ZONE_ID = re.compile(r"[a-z]{2,}\d-az\d")
@@ -115,12 +116,24 @@ class Network(Construct):
                 self.vpc.add_interface_endpoint(
                     name, service=service, subnets=ec2.SubnetSelection(subnets=list(self.private_subnets))
                 )
+            acknowledge(
+                self.vpc,
+                "AwsSolutions-EC23",
+                reason="The endpoints' security groups let in the VPC's own address range; the rule cannot read it "
+                "because it is a CloudFormation reference.",
+            )
         if flow_logs:
             self.vpc.add_flow_log(
                 "FlowLog",
                 destination=ec2.FlowLogDestination.to_cloud_watch_logs(
                     logs.LogGroup(self, "FlowLogGroup", retention=logs.RetentionDays.ONE_MONTH)
                 ),
+            )
+        else:
+            acknowledge(
+                self.vpc,
+                "AwsSolutions-VPC7",
+                reason="Flow logs cost by the gigabyte and are off for evaluation; the production profile has them.",
             )
 
     def _gpu_subnet(self, block: IPv4Network, zone: str | None) -> ec2.ISubnet:
