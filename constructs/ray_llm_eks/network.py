@@ -91,7 +91,10 @@ class Network(Construct):
             nat_gateways=nat_gateways,
             subnet_configuration=[
                 ec2.SubnetConfiguration(
-                    name="Public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=min(28, cidr.prefixlen + 8)
+                    name="Public",
+                    subnet_type=ec2.SubnetType.PUBLIC,
+                    cidr_mask=min(28, cidr.prefixlen + 8),
+                    map_public_ip_on_launch=False,
                 ),
                 ec2.SubnetConfiguration(
                     name="Private",
@@ -100,9 +103,6 @@ class Network(Construct):
                 ),
             ],
         )
-        for subnet in self.vpc.public_subnets:
-            # Nothing of ours asks for a public address by being launched there.
-            subnet.node.default_child.add_property_override("MapPublicIpOnLaunch", False)  # type: ignore[union-attr]
         self.private_subnets: Sequence[ec2.ISubnet] = self.vpc.private_subnets
         self.gpu_subnet: ec2.ISubnet = self._gpu_subnet(blocks[-1], gpu_zone)
 
