@@ -170,7 +170,8 @@ class MemoryEstimate:
         parts = " + ".join(f"{gib(size)} {name}" for name, size in self.parts())
         state = f", {mib(self.state_per_request)} of it recurrent state" if self.state_per_request else ""
         return (
-            f"{gib(self.budget)} GiB = {parts} + {gib(self.cache)} cache; a request of {self.max_model_len} tokens takes "
+            f"{gib(self.budget)} GiB = {parts} + {gib(self.cache)} cache; a request of {self.max_model_len} tokens "
+            "takes "
             f"{mib(self.request_bytes)}{state}; {self.requests:.1f} fit"
         )
 

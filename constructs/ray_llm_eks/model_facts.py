@@ -232,7 +232,7 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str) -> ModelFacts:
     text = config.get("text_config")
     shape = cast(Mapping[str, Any], text) if isinstance(text, Mapping) else config
     reader = _Sizes(shape, name)
-    if "kv_lora_rank" in shape and shape["kv_lora_rank"]:
+    if shape.get("kv_lora_rank"):
         raise ConfigurationError(f"{name}: multi-head latent attention (MLA) is not estimated")
     layers = reader.size("num_hidden_layers")
     hidden = reader.size("hidden_size")

@@ -69,7 +69,7 @@ class Document:
                 value = value[part]  # pyright: ignore
             except (TypeError, LookupError):
                 return None
-        return value
+        return cast(Value, value)
 
     def line(self, number: int) -> str:
         """The text of a line (counted from 1), without its end; empty if there is none."""
