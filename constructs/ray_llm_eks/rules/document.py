@@ -89,9 +89,10 @@ def _problems(model: type[BaseModel], value: Value, path: YamlPath) -> Iterator[
 
 
 def _is_branch(part: int | str) -> bool:
-    return part in ("str", "cpu", "gpu", "tpu") or (
-        isinstance(part, str) and part[:1].isupper() and part not in ("CPU", "GPU")
-    )
+    """Whether pydantic names the branch of a choice here, and no key: a kind, a model, or a validator around one."""
+    if isinstance(part, int):
+        return False
+    return part in ("str", "cpu", "gpu", "tpu") or "(" in part or (part[:1].isupper() and part not in ("CPU", "GPU"))
 
 
 def _message(kind: str, text: str, given: object, location: list[int | str], model: type[BaseModel]) -> str:

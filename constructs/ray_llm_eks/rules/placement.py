@@ -441,6 +441,27 @@ def _bundle_place(engine: Engine) -> YamlPath:
 
 
 @rule(
+    "engines-start-together",
+    Severity.WARNING,
+    title="engines that share a node do not start at the same instant",
+    consequence="Two engines that start on one node at the same instant take the same torch distributed port, and one dies; "
+    "Serve starts it again, so it may pass or go round in circles.",
+    fix="Deploy with as many replicas as nodes first, and raise num_replicas when they run; or use larger replicas.",
+    source="Ran: two engines on one node with Ray 2.58 and vLLM 0.26.",
+)
+def engines_start_together(subject: Subject) -> Iterator[Problem]:
+    """Finds roles with more replicas than nodes for them, so that some replicas must share one."""
+    for engine in subject.engines:
+        nodes = _nodes([engine], engine.pool, first=True)
+        if engine.role.first_replicas > nodes:
+            yield Problem(
+                path=_replica_path(engine),
+                message=f"{engine.role.first_replicas} replicas of {engine.name} start on {_plural(nodes, 'node')} "
+                f"({engine.pool.facts.name})",
+            )
+
+
+@rule(
     "huge-pages",
     Severity.ERROR,
     title="libfabric asks for no huge pages",
@@ -467,5 +488,6 @@ RULES: tuple[Rule, ...] = (
     accelerator_type,
     unknown_resource,
     roles_share_a_node,
+    engines_start_together,
     huge_pages,
 )
