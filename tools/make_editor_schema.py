@@ -50,13 +50,15 @@ def editor_schema() -> dict[str, Any]:
     properties["placement_group_config"] = {"anyOf": [{"$ref": "#/$defs/PlacementGroupConfig"}, {"type": "null"}]}
     properties["engine_kwargs"] = {"$ref": "#/$defs/EngineArguments"}
     definitions["Application"]["allOf"] = branches
-    return {
+    whole = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Ray Serve config for Ray Serve LLM",
         "$comment": f"Made by tools/make_editor_schema.py; engine arguments of vLLM {vllm_version()}.",
         **{key: value for key, value in schema.items() if key not in ("title", "$defs")},
         "definitions": definitions,
     }
+    # Draft 7, which editors read, keeps definitions under another name than pydantic.
+    return json.loads(json.dumps(whole).replace("#/$defs/", "#/definitions/"))
 
 
 def _engine_arguments() -> dict[str, Any]:
@@ -74,8 +76,7 @@ def _property(argument: EngineArgument) -> dict[str, Any]:
 
 def text() -> str:
     """The schema as it is in the file."""
-    # Draft 7, which editors read, keeps definitions under another name than pydantic.
-    return json.dumps(editor_schema(), indent=1).replace("#/$defs/", "#/definitions/") + "\n"
+    return json.dumps(editor_schema(), indent=1) + "\n"
 
 
 def main(argv: list[str]) -> int:

@@ -28,9 +28,8 @@ RENAMED = {
     "unknown-engine-argument",
     Severity.ERROR,
     title="engine_kwargs are engine arguments of the vLLM in the image",
-    consequence='Ray fails to build the application ("Unknown engine argument") and tries again without end; the '
-    "reason "
-    "is deep in the controller's log.",
+    consequence='The application fails to build ("Unknown engine argument: …") again and again, with the reason deep in '
+    "the controller's log.",
     fix="Correct the name, or remove the argument.",
     source="Ray 2.58 VLLMEngineConfig.from_llm_config; vLLM 0.26.0 engine arguments (facts/engine_args.json); ray "
     "64466.",
