@@ -14,6 +14,7 @@ from constructs import Construct
 from .device_plugins import check_efa_devices
 from .errors import ConfigurationError
 from .model_cache import ModelCache
+from .model_facts import ModelFacts
 from .principals import pod_identity_principal
 from .ray_manifest import RayServiceSpec, efa_claim_template, ray_service
 from .serve_config import ServeConfig
@@ -49,6 +50,8 @@ class RayLlmService(Construct):
         upgrade_strategy: Literal["None", "NewCluster"] = "None",
         hugging_face_token_secret: str | None = None,
         model_s3_uri: str | None = None,
+        silenced_rules: Mapping[str, str] | None = None,
+        model: ModelFacts | None = None,
     ) -> None:
         """Makes the namespace and all in it.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ray_llm_eks.errors import ConfigurationError
 from ray_llm_eks.yaml_document import YamlPath
 
 
@@ -84,6 +85,11 @@ class Report:
     def silenced(self) -> list[Finding]:
         """What a rule found that the settings silence."""
         return [f for f in self.findings if f.silenced is not None]
+
+    def raise_errors(self) -> None:
+        """Raises ``ConfigurationError`` with the whole report if there is an error in it."""
+        if self.errors:
+            raise ConfigurationError(f"the Serve config cannot work on these nodes\n\n{self.text()}")
 
     def text(self) -> str:
         """The report for people: findings with their source lines, notes, a count."""
