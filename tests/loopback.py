@@ -159,7 +159,7 @@ def running(server: LoopbackT) -> Generator[LoopbackT, None, None]:
                 self.wfile.write(body[:length])
                 body = body[length:]
                 server.holding.set()
-                server.release.wait(20)
+                server.release.wait(60)
             self.wfile.write(body)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve

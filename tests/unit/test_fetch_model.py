@@ -132,7 +132,7 @@ def start(*arguments: str, before: str = "", prefix: tuple[str, ...] = ()) -> su
 def run(*arguments: str, before: str = "") -> tuple[int, str]:
     """Runs it to the end; the status and all that it printed."""
     process = start(*arguments, before=before)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     return process.returncode, output
 
 
@@ -187,13 +187,13 @@ class TestS3:
         aws.requests.clear()
         aws.hold["model.safetensors"] = 9 * MIB
         first = start(*s3_arguments(tmp_path))
-        assert aws.holding.wait(10)
+        assert aws.holding.wait(30)
         second = start(*s3_arguments(tmp_path))
         assert second.stdout is not None
         assert "another worker is fetching" in second.stdout.readline()
         aws.release.set()
-        assert first.wait(10) == 0
-        output, _ = second.communicate(timeout=10)
+        assert first.wait(30) == 0
+        output, _ = second.communicate(timeout=20)
         assert second.returncode == 0
         assert output == f"fetch-model: {URI} {tmp_path}/models/tiny is in the cache\n"
         assert first.stdout is not None
@@ -228,10 +228,10 @@ class TestS3:
         put({"tiny/model.safetensors": WEIGHTS})
         aws.hold["model.safetensors"] = 17 * MIB
         process = start(*s3_arguments(tmp_path))
-        assert aws.holding.wait(10)
+        assert aws.holding.wait(30)
         part = wait_for_part(tmp_path, 16 * MIB)
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=20)
         assert part.stat().st_size == 16 * MIB
         aws.requests.clear()
         assert from_s3(tmp_path) == 0
@@ -245,10 +245,10 @@ class TestS3:
         put({"tiny/model.safetensors": WEIGHTS})
         aws.hold["model.safetensors"] = 9 * MIB
         process = start(*s3_arguments(tmp_path), prefix=unshare)
-        assert aws.holding.wait(10)
+        assert aws.holding.wait(30)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)
-        process.communicate(timeout=2)
+        process.communicate(timeout=20)
         assert process.returncode == 128 + signal.SIGTERM
 
     def test_an_object_that_changed_is_begun_anew_and_no_old_part_stays(self, aws: Proxy, tmp_path: Path) -> None:
@@ -464,9 +464,9 @@ class TestHub:
     def test_a_killed_process_gives_up_the_lock_and_leaves_no_parts(self, hub: Hub, tmp_path: Path) -> None:
         hub.hold["model.safetensors"] = 2 * MIB
         process = start("--cache", str(tmp_path), "--hub", "acme/tiny")
-        assert hub.holding.wait(10)
+        assert hub.holding.wait(30)
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=20)
         assert list(tmp_path.rglob("*.incomplete"))
         status, output = from_hub(tmp_path)
         assert status == 0, output
