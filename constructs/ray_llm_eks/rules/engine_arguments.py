@@ -28,8 +28,9 @@ RENAMED = {
     "unknown-engine-argument",
     Severity.ERROR,
     title="engine_kwargs are engine arguments of the vLLM in the image",
-    consequence='The application fails to build ("Unknown engine argument: …") again and again, with the reason deep in '
-    "the controller's log.",
+    consequence='The application fails to build ("Unknown engine argument: …") and becomes DEPLOY_FAILED; with an '
+    "older Ray "
+    "the replica fails again and again, with the reason deep in its log.",
     fix="Correct the name, or remove the argument.",
     source="Ray 2.58 VLLMEngineConfig.from_llm_config; vLLM 0.26.0 engine arguments (facts/engine_args.json); ray "
     "64466.",
@@ -69,7 +70,25 @@ def engine_argument_value(subject: Subject) -> Iterator[Problem]:
     for engine in subject.engines:
         for name, value in engine.arguments.items():
             if name in known and (wrong := _wrong_value(known[name], value)):
-                yield Problem(path=engine.at("engine_kwargs", name), message=f"{name}: {wrong}")
+                # vLLM turns the text of a number into one in most places; Ray's arithmetic with sizes does not.
+                lenient = isinstance(value, str) and _is_number(value) and not name.endswith("_parallel_size")
+                yield Problem(
+                    path=engine.at("engine_kwargs", name),
+                    message=f"{name}: {wrong}",
+                    severity=Severity.WARNING if lenient else None,
+                    consequence="vLLM turns text into a number in some places, and fails in others."
+                    if lenient
+                    else None,
+                    fix=f"Write {value}, without quotes." if lenient else None,
+                )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _wrong_value(argument: EngineArgument, value: Value) -> str | None:

@@ -118,20 +118,25 @@ class Engine:
         """pipeline_parallel_size."""
         return self.number("pipeline_parallel_size", 1)
 
-    @cached_property
-    def environment(self) -> Mapping[str, tuple[Value, YamlPath]]:
-        """Environment variables that the file sets for this engine, with their places; the strongest setting wins."""
-        application = self.path[:2]
-        places = (
-            (*application, "runtime_env", "env_vars"),
+    @property
+    def environment_places(self) -> tuple[YamlPath, ...]:
+        """Where environment variables of this engine can be set, the strongest place last."""
+        return (
+            (*self.path[:2], "runtime_env", "env_vars"),
             self.at("deployment_config", "ray_actor_options", "runtime_env", "env_vars"),
             self.at("runtime_env", "env_vars"),
         )
-        found: dict[str, tuple[Value, YamlPath]] = {}
-        for path in places:
-            for name, value in _mapping(self.document.get(path)).items():
-                found[name] = (value, (*path, name))
-        return found
+
+    @cached_property
+    def environment(self) -> Mapping[str, tuple[Value, YamlPath]]:
+        """Environment variables that the file sets for this engine, with their places.
+
+        Ray lays runtime_env over runtime_env key by key: the env_vars of the strongest place replace all others.
+        """
+        for path in reversed(self.environment_places):
+            if isinstance(values := self.document.get(path), dict):
+                return {name: (value, (*path, name)) for name, value in values.items()}
+        return {}
 
     @cached_property
     def transfer(self) -> Transfer | None:

@@ -168,7 +168,9 @@ def _environment_backends(engine: Engine) -> Iterator[tuple[str, YamlPath]]:
     title="backends is a list of NIXL's plugin names, as NIXL writes them",
     consequence="NIXL knows no such plugin: the engine dies when the connector starts, after the weights are loaded.",
     fix="Write backends: [LIBFABRIC].",
-    source="NIXL 1.3 plugins; names are compared as they are (read). A string is taken letter by letter.",
+    source="NIXL 1.3.1 skips a plugin that it does not have, and vLLM dies in register_memory: KeyError 'ucx', or "
+    "'L' for "
+    "a string, which is taken letter by letter (ran).",
 )
 def backend_name(subject: Subject) -> Iterator[Problem]:
     """Finds strings and other kinds where a list belongs, and names that no plugin has."""
@@ -188,8 +190,6 @@ def backend_name(subject: Subject) -> Iterator[Problem]:
                 fix=f"Write backends: [{_nearest(str(backends)) or 'LIBFABRIC'}].",
             )
             continue
-        if not backends:
-            yield Problem(path=path, message="backends is an empty list")
         for number, name in enumerate(backends):
             if not isinstance(name, str):
                 yield Problem(path=(*path, number), message=f"{name!r} is no name of a NIXL backend")
@@ -275,9 +275,10 @@ def transfer_extra_key(subject: Subject) -> Iterator[Problem]:
     "transfer-role",
     Severity.ERROR,
     title="kv_role lets prefill send and decode receive",
-    consequence="Without a valid role the engine dies when it starts; with the wrong one nothing is moved by "
-    "connectors that "
-    "follow it, and decode computes the prompt again.",
+    consequence="Without a valid role the engine dies when it starts. With the other side's role, connectors that "
+    "follow it "
+    "move nothing and decode computes the prompt again; NixlConnector of vLLM 0.26 happens to ignore it, and will not "
+    "for long.",
     fix="Write kv_role: kv_both on both sides, or kv_producer for prefill and kv_consumer for decode.",
     source="vLLM 0.26: KVTransferConfig.__post_init__ (ValueError); NixlConnector deprecates kv_both and asks for "
     "the others.",
