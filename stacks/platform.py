@@ -45,6 +45,7 @@ class PlatformStack(Stack):
             desired_nodes=settings.system_nodes.desired_nodes,
             max_nodes=settings.system_nodes.max_nodes,
         )
+        system_nodes.node.add_dependency(*self.cluster.node_prerequisites)
         self.cluster.add_addons_that_need_nodes(system_nodes)
         operator = KubeRayOperator(self, "KubeRay", cluster=self.cluster.cluster)
         operator.node.add_dependency(system_nodes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from typing import cast
 
-from aws_cdk import CfnOutput, RemovalPolicy, Stack
+from aws_cdk import Annotations, CfnElement, CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
@@ -14,6 +15,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
+from .acknowledgements import acknowledge, managed_policy
 from .addons import CSI_DRIVERS, eks_addon
 from .errors import ConfigurationError
 from .kubectl_layer import kubectl_layer
@@ -37,6 +39,7 @@ class Cluster(Construct):
 
     Attributes:
         cluster: the ``aws_eks_v2.ICluster``.
+        node_prerequisites: what node groups must wait for: without vpc-cni a node never becomes Ready.
         admin_role: the role made for administrators, or None where ``admin_arns`` were given.
     """
 
@@ -126,13 +129,13 @@ class Cluster(Construct):
         # The L2 has no upgrade policy; EKS's default, EXTENDED, costs $0.60 an hour once standard support ends.
         resource.upgrade_policy = eks.CfnCluster.UpgradePolicyProperty(support_type="STANDARD")
         resource.node.add_dependency(log_group)
+        self._acknowledge(cluster)
         self.admin_role = self._admins(cluster, admin_arns)
         self._outputs(cluster_name, cidrs)
 
         # kubectl's function must keep its way out until the last manifest is deleted.
         self.cluster.node.add_dependency(network)
-        for name in BEFORE_NODES:
-            self._addon(name)
+        self.node_prerequisites: list[IDependable] = [self._addon(name) for name in BEFORE_NODES]
 
     def add_addons_that_need_nodes(self, nodes: IDependable) -> None:
         """Adds CoreDNS, metrics-server and the node monitoring agent, to be created after ``nodes``.
@@ -141,6 +144,26 @@ class Cluster(Construct):
         """
         for name in AFTER_NODES:
             self._addon(name).node.add_dependency(nodes)
+
+    @staticmethod
+    def _acknowledge(cluster: eks.Cluster) -> None:
+        acknowledge(
+            cluster.role,
+            managed_policy("AmazonEKSClusterPolicy"),
+            reason="EKS asks for this policy on a cluster's role.",
+        )
+        acknowledge(
+            cluster.node.find_child("KubectlProvider"),
+            managed_policy("service-role/AWSLambdaBasicExecutionRole"),
+            managed_policy("service-role/AWSLambdaVPCAccessExecutionRole"),
+            managed_policy("AmazonEC2ContainerRegistryReadOnly"),
+            *_kubectl_provider_findings(cluster),
+            "AwsSolutions-L1",
+            reason="The functions that run kubectl and Helm are the CDK's own, with its policies and its runtime.",
+        )
+        Annotations.of(cluster).acknowledge_warning(
+            "@aws-cdk/aws-eks:clusterMustManuallyTagSubnet", "nothing here lets Kubernetes make load balancers"
+        )
 
     def _addon(self, name: str) -> eks.CfnAddon:
         return eks_addon(self, name, cluster=self.cluster, addon_name=name, version=self._addon_versions.get(name))
@@ -173,3 +196,18 @@ class Cluster(Construct):
                 description="Private: reach it through a system node (docs/reach-the-cluster.md), "
                 "or set cluster.public_access_cidrs to your own address",
             )
+
+
+def _kubectl_provider_findings(cluster: eks.Cluster) -> list[str]:
+    """The findings that name logical ids of the CDK's kubectl function."""
+    function = cluster.node.find_child("KubectlProvider").node.find_child("Handler")
+    stack = Stack.of(cluster)
+    handler = cast(CfnElement, function.node.default_child)
+    findings = [f"AwsSolutions-IAM5[Resource::<{stack.resolve(handler.logical_id)}.Arn>:*]"]
+    if condition := function.node.try_find_child("HasEcrPublic"):
+        policy = "AmazonElasticContainerRegistryPublicReadOnly"
+        arn = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, f":iam::aws:policy/{policy}"]]}
+        name = stack.resolve(cast(CfnElement, condition).logical_id)
+        choice = {"Fn::If": [name, arn, {"Ref": "AWS::NoValue"}]}
+        findings.append(f"AwsSolutions-IAM4[Policy::{json.dumps(choice, separators=(',', ':'))}]")
+    return findings

@@ -11,6 +11,7 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from .acknowledgements import acknowledge_node_role
 from .errors import ConfigurationError
 from .instances import InstanceFacts, efa_gpu_instance_names, instance_facts
 from .labels import GPU_PRESENT, GPU_TAINT, INSTANCE_TYPE, NODE_ROLE
@@ -175,7 +176,7 @@ class EfaNodeGroup(Construct):
             update_config=eks.CfnNodegroup.UpdateConfigProperty(max_unavailable=1, update_strategy="MINIMAL"),
             node_repair_config=eks.CfnNodegroup.NodeRepairConfigProperty(enabled=True),
         )
-        self.node_group.node.add_dependency(role)
+        acknowledge_node_role(role)
         self.node_group.node.add_dependency(self.security_group)
 
     def _check(

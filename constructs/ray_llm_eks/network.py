@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import cast
 
-from aws_cdk import Fn
+from aws_cdk import Annotations, Fn
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from .acknowledgements import acknowledge
 from .errors import ConfigurationError
 
 _ZONE_ID = re.compile(r"[a-z]{2,}\d-az\d")
@@ -90,7 +91,10 @@ class Network(Construct):
             nat_gateways=nat_gateways,
             subnet_configuration=[
                 ec2.SubnetConfiguration(
-                    name="Public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=min(28, cidr.prefixlen + 8)
+                    name="Public",
+                    subnet_type=ec2.SubnetType.PUBLIC,
+                    cidr_mask=min(28, cidr.prefixlen + 8),
+                    map_public_ip_on_launch=False,
                 ),
                 ec2.SubnetConfiguration(
                     name="Private",
@@ -99,9 +103,6 @@ class Network(Construct):
                 ),
             ],
         )
-        for subnet in self.vpc.public_subnets:
-            # Nothing of ours asks for a public address by being launched there.
-            subnet.node.default_child.add_property_override("MapPublicIpOnLaunch", False)  # type: ignore[union-attr]
         self.private_subnets: Sequence[ec2.ISubnet] = self.vpc.private_subnets
         self.gpu_subnet: ec2.ISubnet = self._gpu_subnet(blocks[-1], gpu_zone)
 
@@ -115,12 +116,24 @@ class Network(Construct):
                 self.vpc.add_interface_endpoint(
                     name, service=service, subnets=ec2.SubnetSelection(subnets=list(self.private_subnets))
                 )
+            acknowledge(
+                self.vpc,
+                "AwsSolutions-EC23",
+                reason="The endpoints' security groups let in the VPC's own address range; the rule cannot read it "
+                "because it is a CloudFormation reference.",
+            )
         if flow_logs:
             self.vpc.add_flow_log(
                 "FlowLog",
                 destination=ec2.FlowLogDestination.to_cloud_watch_logs(
                     logs.LogGroup(self, "FlowLogGroup", retention=logs.RetentionDays.ONE_MONTH)
                 ),
+            )
+        else:
+            acknowledge(
+                self.vpc,
+                "AwsSolutions-VPC7",
+                reason="Flow logs cost by the gigabyte and are off for evaluation; the production profile has them.",
             )
 
     def _gpu_subnet(self, block: IPv4Network, zone: str | None) -> ec2.ISubnet:
@@ -183,10 +196,9 @@ class ImportedNetwork(Construct):
         zones = [subnet.zone for subnet in private_subnets]
         if len(set(zones)) < 2:
             raise ConfigurationError(f"{self.node.path}: private_subnets must lie in at least two zones")
-        self.private_subnets: Sequence[ec2.ISubnet] = [
-            self._subnet(f"Private{i}", subnet) for i, subnet in enumerate(private_subnets)
-        ]
-        self.gpu_subnet: ec2.ISubnet = self._subnet("Gpu", gpu_subnet)
+        self.gpu_subnet: ec2.ISubnet = ec2.Subnet.from_subnet_attributes(
+            self, "Gpu", subnet_id=gpu_subnet.subnet_id, availability_zone=gpu_subnet.zone
+        )
         self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
             self,
             "Vpc",
@@ -194,9 +206,11 @@ class ImportedNetwork(Construct):
             availability_zones=zones,
             private_subnet_ids=[subnet.subnet_id for subnet in private_subnets],
         )
-
-    def _subnet(self, id: str, subnet: ExistingSubnet) -> ec2.ISubnet:
-        return ec2.Subnet.from_subnet_attributes(self, id, subnet_id=subnet.subnet_id, availability_zone=subnet.zone)
+        self.private_subnets: Sequence[ec2.ISubnet] = self.vpc.private_subnets
+        for subnet in (*self.private_subnets, self.gpu_subnet):
+            Annotations.of(subnet).acknowledge_warning(
+                "@aws-cdk/aws-ec2:noSubnetRouteTableId", "nothing here adds routes to an existing subnet"
+            )
 
 
 AnyNetwork = Network | ImportedNetwork

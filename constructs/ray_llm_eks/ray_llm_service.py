@@ -11,6 +11,7 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from .device_plugins import check_efa_devices
 from .errors import ConfigurationError
 from .model_cache import ModelCache
 from .principals import pod_identity_principal
@@ -70,8 +71,8 @@ class RayLlmService(Construct):
                 model_source; default none, models come from the Hugging Face Hub.
 
         Raises:
-            ConfigurationError: no role found in the Serve config, more nodes needed than there are, or a model_source
-                that does not go with model_s3_uri.
+            ConfigurationError: no role found in the Serve config, more nodes needed than there are, an instance type
+                that the EFA chart does not list, or a model_source that does not go with model_s3_uri.
         """
         super().__init__(scope, id)
         if not serve_config.roles:
@@ -79,6 +80,8 @@ class RayLlmService(Construct):
                 f"{serve_config.path}: no application of ray.serve.llm's builders, so the worker pods cannot be sized"
             )
         groups = worker_groups(serve_config.roles, dict(nodes))
+        for group in groups:
+            check_efa_devices(group.nodes.facts.name, efa_devices)
         fetch = _fetch_arguments(serve_config, cache, model_s3_uri, hugging_face_token_secret)
 
         namespace_manifest = self._manifest(

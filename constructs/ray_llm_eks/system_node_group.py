@@ -8,6 +8,7 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from .acknowledgements import acknowledge_node_role
 from .errors import ConfigurationError
 from .instances import instance_facts
 from .labels import NODE_ROLE
@@ -94,3 +95,4 @@ class SystemNodeGroup(Construct):
         self.node_group.role.add_managed_policy(
             iam.ManagedPolicy.from_aws_managed_policy_name("AmazonSSMManagedInstanceCore")
         )
+        acknowledge_node_role(self)
