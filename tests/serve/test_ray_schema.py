@@ -141,6 +141,10 @@ def corpus() -> list[Sample]:
         "executor mp": argument("distributed_executor_backend", "mp"),
         "executor null": argument("distributed_executor_backend", None),
         "executor ray": argument("distributed_executor_backend", "ray"),
+        "executor mp on CPUs": lambda config: (
+            put(kwargs(config), "distributed_executor_backend", "mp"),
+            put(engine(config), GROUP, {"bundles": [{"CPU": 1}]}),
+        ),
         "no statistics": argument("disable_log_stats", True),
         "log_engine_metrics a word": decode("log_engine_metrics", "maybe"),
         "accelerator L4": decode("accelerator_type", "L4"),

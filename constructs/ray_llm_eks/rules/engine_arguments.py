@@ -10,7 +10,7 @@ from ray_llm_eks.yaml_document import Value
 
 from .findings import Severity
 from .rule import Problem, Rule, rule
-from .subject import Subject
+from .subject import Engine, Subject
 
 RENAMED = {
     "task": "runner",
@@ -83,6 +83,14 @@ def engine_argument_value(subject: Subject) -> Iterator[Problem]:
                 )
 
 
+def _without_gpu(engine: Engine) -> bool:
+    """Whether the bundles hold no GPU: Ray then sets mp itself, whatever is written."""
+    bundles = engine.get("placement_group_config", "bundles")
+    listed = bundles if isinstance(bundles, list) else [engine.get("placement_group_config", "bundle_per_worker")]
+    given = [bundle for bundle in listed if isinstance(bundle, dict)]
+    return bool(given) and not any("GPU" in bundle for bundle in given)
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -146,7 +154,7 @@ def executor_backend(subject: Subject) -> Iterator[Problem]:
     for engine in subject.engines:
         if "distributed_executor_backend" in engine.arguments:
             value = engine.arguments["distributed_executor_backend"]
-            if value != "ray":
+            if value != "ray" and not _without_gpu(engine):
                 yield Problem(
                     path=engine.at("engine_kwargs", "distributed_executor_backend"),
                     message=f"distributed_executor_backend {value!r} cannot be used under Ray Serve LLM",

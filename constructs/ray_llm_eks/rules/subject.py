@@ -165,8 +165,15 @@ class Engine:
 
     @cached_property
     def model(self) -> NamedModel | None:
-        """What is known of the model by its name; None if the file names none."""
-        return model_by_name(self.role.model_source) if self.role.model_source else None
+        """What is known of the model by its name (or that of its mirror); None if the file names none."""
+        mirror = self.get("model_loading_config", "model_source", "bucket_uri")
+        name = self.role.model_source or (mirror if isinstance(mirror, str) else None)
+        return model_by_name(name) if name else None
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, for messages."""
+        return self.model.name if self.model else "the model"
 
     @property
     def facts(self) -> ModelFacts | None:

@@ -293,6 +293,16 @@ CASES = [
         passes=argument("distributed_executor_backend", "ray"),
     ),
     Case(
+        rule="executor-backend",
+        name="null",
+        message="distributed_executor_backend None cannot be used",
+        breaks=argument("distributed_executor_backend", None),
+        passes=all_of(
+            argument("distributed_executor_backend", "mp"),
+            set_in("decode", "placement_group_config", {"bundles": [{"CPU": 1}]}),
+        ),
+    ),
+    Case(
         rule="memory-utilization",
         message="gpu_memory_utilization is 90",
         breaks=argument("gpu_memory_utilization", 90),
@@ -496,6 +506,12 @@ CASES = [
         breaks=argument("kv_transfer_config", {"kv_role": "kv_both"}),
     ),
     Case(
+        rule="connector-name",
+        message="vLLM has no connector NixlConector; did you mean NixlConnector?",
+        breaks=kv(kv_connector="NixlConector"),
+        passes=kv(kv_connector="MyConnector", kv_connector_module_path="my.connector"),
+    ),
+    Case(
         rule="backend-missing",
         message="decode names no NIXL backend on g6.8xlarge, which has EFA: NIXL takes UCX",
         breaks=extra(),
@@ -629,6 +645,14 @@ CASES = [
         message="decode disables the hybrid KV cache manager, and Qwen/Qwen3.5-9B is a hybrid model",
         breaks=argument("disable_hybrid_kv_cache_manager", True),
         passes=argument("disable_hybrid_kv_cache_manager", False),
+    ),
+    Case(
+        rule="hybrid-cache-manager",
+        name="connector",
+        message="vLLM disables the hybrid KV cache manager for LMCacheConnectorV1, and Qwen/Qwen3.5-9B is a hybrid "
+        "model",
+        breaks=arguments(kv_transfer_config=transfer(kv_connector="LMCacheConnectorV1")),
+        passes=arguments(kv_transfer_config=transfer(kv_connector="MooncakeConnector")),
     ),
     Case(
         rule="device-rdma",

@@ -80,8 +80,9 @@ def test_other_values(data: st.DataObject) -> None:
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     keys: list[Any] = []
+    container: Any = value
     if isinstance(value, dict):
         keys = list(cast(dict[str, Any], value))
     elif isinstance(value, list):
         keys = list(range(len(cast(list[Any], value))))
-    return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
+    return [(container, key) for key in keys] + [place for key in keys for place in _places(container[key])]
