@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ray_llm_eks.memory import DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION, EngineSize, MemoryEstimate, estimate
@@ -220,7 +220,13 @@ class Engine:
         node = self.pool.facts
         if self.facts is None or not node.gpus or self.size.tensor_parallel * self.size.pipeline_parallel > 4096:
             return None
-        return estimate(self.facts, self.size, gpu_memory_mib=node.gpu_memory_mib, a100=node.gpu == "a100")
+        a100 = node.gpu == "a100"
+        found = estimate(self.facts, self.size, gpu_memory_mib=node.gpu_memory_mib, a100=a100)
+        if self.arguments.get("max_model_len") == -1 and found.requests < 1 and found.longest_request:
+            # vLLM then takes the longest context that fits.
+            size = replace(self.size, max_model_len=found.longest_request)
+            found = estimate(self.facts, size, gpu_memory_mib=node.gpu_memory_mib, a100=a100)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

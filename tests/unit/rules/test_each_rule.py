@@ -324,6 +324,13 @@ CASES = [
     ),
     Case(
         rule="does-not-fit",
+        name="automatic-length",
+        message="one request of 262144 tokens needs",
+        breaks=without("engine_kwargs", "max_model_len"),
+        passes=arguments(max_model_len=-1),
+    ),
+    Case(
+        rule="does-not-fit",
         name="weights",
         message="nothing is left for the cache (short of",
         base=lambda: pd_config("Qwen/Qwen3-14B"),
@@ -886,7 +893,7 @@ CASES = [
         name="by-name",
         message="api_key is the name of a secret, with a value",
         breaks=argument("api_key", "correct-horse-battery"),
-        passes=argument("max_num_seqs", 16),
+        passes=argument("api_key", "${VLLM_API_KEY}"),
     ),
 ]
 
