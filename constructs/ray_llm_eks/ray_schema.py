@@ -7,6 +7,7 @@ unknown keys: Ray LLM refuses them, Ray Serve drops them without a word. ``tests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -364,7 +365,9 @@ class LLMConfig(RayModel):
         for resource, kind in (("TPU", "tpu"), ("GPU", "gpu")):
             for bundle in bundles:
                 amount = cast(Mapping[str, object], bundle).get(resource, 0) if isinstance(bundle, Mapping) else 0
-                if isinstance(amount, (int, float)) and amount > 0:
+                if not isinstance(amount, (int, float)):
+                    raise ValueError(f"{resource} of a bundle must be a number, not {amount!r}")
+                if amount > 0:
                     return kind
         return "cpu"
 
@@ -478,6 +481,13 @@ class HttpOptions(ServeModel):
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
 
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        # Ray looks at the certificate only: a key alone passes.
+        if self.ssl_certfile is not None and self.ssl_keyfile is None:
+            raise ValueError("ssl_certfile needs ssl_keyfile")
+        return self
+
 
 class GrpcOptions(ServeModel):
     """The gRPC proxy."""
@@ -495,6 +505,21 @@ class LoggingConfig(RayModel):
     logs_dir: str | None = None
     enable_access_log: bool = True
     additional_log_standard_attrs: list[str] = []
+
+
+_URI = re.compile(r"(gcs|conda|pip|uv|https|s3|gs|azure|abfss|file|hdfs)://.+")
+
+
+def _remote_code(value: object) -> object:
+    """Ray Serve takes only URIs in working_dir and py_modules of an application."""
+    if isinstance(value, Mapping):
+        environment = cast(Mapping[str, object], value)
+        modules = environment.get("py_modules", [])
+        uris = [*cast(list[object], modules)] if isinstance(modules, list) else [modules]
+        for uri in [*uris, environment.get("working_dir")]:
+            if uri is not None and not (isinstance(uri, str) and _URI.fullmatch(uri)):
+                raise ValueError(f"working_dir and py_modules must be URIs (s3://…), not {uri!r}")
+    return cast(object, value)
 
 
 class DeploymentOverride(ServeModel):
@@ -522,6 +547,14 @@ class DeploymentOverride(ServeModel):
     backpressure_config: dict[str, Any] = {}
     rolling_update_percentage: Annotated[float, Field(gt=0, le=1)] = 0.2
 
+    @model_validator(mode="after")
+    def _number_or_scaling(self) -> Self:
+        if isinstance(self.num_replicas, str) and self.num_replicas != "auto":
+            raise ValueError("num_replicas must be a whole number or auto")
+        if isinstance(self.num_replicas, int) and self.autoscaling_config is not None:
+            raise ValueError("num_replicas and autoscaling_config exclude each other")
+        return self
+
 
 class Application(ServeModel):
     """One application of a Serve config."""
@@ -530,7 +563,7 @@ class Application(ServeModel):
     route_prefix: str | None = "/"
     import_path: str
     """module:function of the application builder."""
-    runtime_env: dict[str, Any] = {}
+    runtime_env: Annotated[dict[str, Any], BeforeValidator(_remote_code)] = {}
     host: str = "0.0.0.0"
     port: int = 8000
     deployments: list[DeploymentOverride] = []
@@ -547,6 +580,13 @@ class Application(ServeModel):
         if value.count(":") > 1 or separator not in value or value.startswith(separator) or value.endswith(separator):
             raise ValueError("must be of the form package.module:function")
         return value
+
+    @model_validator(mode="after")
+    def _no_address(self) -> Self:
+        for key in ("host", "port"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key} cannot be set for one application: move it to http_options")
+        return self
 
     @field_validator("name")
     @classmethod

@@ -23,7 +23,7 @@ from .errors import DocumentError
 MAX_BYTES = 256 * 1024
 """A Serve config has a few kilobytes; PyYAML reads about 200 kB a second."""
 MAX_DEPTH = 60
-MAX_VALUES = 20_000
+MAX_VALUES = 5_000
 """Values after anchors are followed: keeps a YAML bomb from growing."""
 
 YamlPath: TypeAlias = tuple[str | int, ...]

@@ -24,7 +24,7 @@ REFUSED = {
     "syntax": ("a: b: c", "1:5: is no valid YAML: mapping values are not allowed here"),
     "two-documents": ("a: 1\n---\nb: 2", "2:1: a second document begins here"),
     "duplicate-key": ("a: 1\nb: 2\na: 3", "3:1: the key a is given twice (first in line 1)"),
-    "yaml-bomb": (BOMB, "grows beyond 20000 values"),
+    "yaml-bomb": (BOMB, "grows beyond 5000 values"),
     "cycle": ("a: &a\n  b: *a", "an anchor contains itself"),
     "list-cycle": ("&a [*a]", "an anchor contains itself"),
     "merge-cycle": ("a: &a\n  <<: *a", "an anchor contains itself"),
@@ -45,12 +45,12 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_a_reason_and_in_time(name: str) -> None:
     text, reason = REFUSED[name]
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DocumentError) as caught:
         parse_document(text, path="file.yaml")
     assert reason in str(caught.value)
     assert str(caught.value).startswith("file.yaml")
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_places_of_keys_and_values() -> None:
 
 
 def test_many_merges_take_little_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert parse_document(MERGE_BOMB).get(("m9", "a")) == 1
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -115,10 +115,13 @@ def _settings() -> Settings:
     if not file.is_file():
         return Settings()
     try:
-        context = json.loads(file.read_text("utf-8")).get("context", {})
-    except (OSError, ValueError, AttributeError) as error:
+        whole: object = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot read the settings in {file.absolute()}: {error}") from None
-    return load_settings(context.get(CONTEXT_KEY))
+    context = cast(dict[str, object], whole).get("context", {}) if isinstance(whole, dict) else whole
+    if not isinstance(context, dict):
+        raise ConfigurationError(f"cannot read the settings in {file.absolute()}: it holds no context")
+    return load_settings(cast(dict[str, object], context).get(CONTEXT_KEY))
 
 
 def _printed(reports: list[Report], format: Format) -> str:

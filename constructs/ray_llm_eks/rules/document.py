@@ -186,14 +186,21 @@ def deployment_option(subject: Subject) -> Iterator[Problem]:
         options = subject.document.get(path)
         if not isinstance(options, dict):
             continue
+        ingress = path[-1] == "ingress_deployment_config"
         for key in options:
-            if key in ("placement_group_bundles", "placement_group_strategy"):
+            if not ingress and key in ("placement_group_bundles", "placement_group_strategy"):
                 yield Problem(
                     path=(*path, key),
                     message=f"{key} cannot be given in deployment_config",
                     fix="Move it to placement_group_config: {bundles: …, strategy: …}.",
                 )
-            elif key not in DEPLOYMENT_OPTIONS:
+            elif not ingress and key == "max_replicas_per_node" and options[key] is not None:
+                yield Problem(
+                    path=(*path, key),
+                    message="max_replicas_per_node cannot be given: an engine always has a placement group",
+                    fix="Bind the bundles to the role's nodes instead: bundles: [{CPU: 4, GPU: 1, prefill: 1}].",
+                )
+            elif key not in DEPLOYMENT_OPTIONS and not (ingress and key.startswith("placement_group_")):
                 near = difflib.get_close_matches(key, sorted(DEPLOYMENT_OPTIONS), n=1, cutoff=0.5)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 yield Problem(path=(*path, key), message=f"a Serve deployment has no option {key}{hint}")
@@ -255,12 +262,33 @@ def environment_text(subject: Subject) -> Iterator[Problem]:
 
 
 def _all_environment(subject: Subject) -> Iterator[tuple[str, Value, YamlPath]]:
-    seen: set[YamlPath] = set()
+    for path in dict.fromkeys(place for engine in subject.engines for place in engine.environment_places):
+        values = subject.document.get(path)
+        for name, value in values.items() if isinstance(values, dict) else ():
+            yield name, value, (*path, name)
+
+
+@rule(
+    "environment-replaced",
+    Severity.WARNING,
+    title="no env_vars are lost to others",
+    consequence="Ray takes the env_vars of the LLM config and drops those of the application: they are not merged.",
+    fix="Repeat the variables in the LLM config's env_vars.",
+    source="Ray 2.58: LLMServer.get_deployment_options lays runtime_env over runtime_env key by key.",
+)
+def environment_replaced(subject: Subject) -> Iterator[Problem]:
+    """Finds variables in a weaker place that a stronger place does not repeat."""
     for engine in subject.engines:
-        for name, (value, path) in engine.environment.items():
-            if path not in seen:
-                seen.add(path)
-                yield name, value, path
+        for path in engine.environment_places:
+            values = subject.document.get(path)
+            if not isinstance(values, dict):
+                continue
+            for name in values:
+                if name not in engine.environment:
+                    yield Problem(
+                        path=(*path, name),
+                        message=f"{name} does not reach {engine.name}, which has env_vars of its own",
+                    )
 
 
 @rule(
@@ -309,5 +337,6 @@ RULES: tuple[Rule, ...] = (
     deployment_option,
     application_clash,
     environment_text,
+    environment_replaced,
     not_checked,
 )

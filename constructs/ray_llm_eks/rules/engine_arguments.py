@@ -10,7 +10,7 @@ from ray_llm_eks.yaml_document import Value
 
 from .findings import Severity
 from .rule import Problem, Rule, rule
-from .subject import Subject
+from .subject import Engine, Subject
 
 RENAMED = {
     "task": "runner",
@@ -28,8 +28,9 @@ RENAMED = {
     "unknown-engine-argument",
     Severity.ERROR,
     title="engine_kwargs are engine arguments of the vLLM in the image",
-    consequence='The application fails to build ("Unknown engine argument: …") again and again, with the reason deep in '
-    "the controller's log.",
+    consequence='The application fails to build ("Unknown engine argument: …") and becomes DEPLOY_FAILED; with an '
+    "older Ray "
+    "the replica fails again and again, with the reason deep in its log.",
     fix="Correct the name, or remove the argument.",
     source="Ray 2.58 VLLMEngineConfig.from_llm_config; vLLM 0.26.0 engine arguments (facts/engine_args.json); ray "
     "64466.",
@@ -69,7 +70,33 @@ def engine_argument_value(subject: Subject) -> Iterator[Problem]:
     for engine in subject.engines:
         for name, value in engine.arguments.items():
             if name in known and (wrong := _wrong_value(known[name], value)):
-                yield Problem(path=engine.at("engine_kwargs", name), message=f"{name}: {wrong}")
+                # vLLM turns the text of a number into one in most places; Ray's arithmetic with sizes does not.
+                lenient = isinstance(value, str) and _is_number(value) and not name.endswith("_parallel_size")
+                yield Problem(
+                    path=engine.at("engine_kwargs", name),
+                    message=f"{name}: {wrong}",
+                    severity=Severity.WARNING if lenient else None,
+                    consequence="vLLM turns text into a number in some places, and fails in others."
+                    if lenient
+                    else None,
+                    fix=f"Write {value}, without quotes." if lenient else None,
+                )
+
+
+def _without_gpu(engine: Engine) -> bool:
+    """Whether the bundles hold no GPU: Ray then sets mp itself, whatever is written."""
+    bundles = engine.get("placement_group_config", "bundles")
+    listed = bundles if isinstance(bundles, list) else [engine.get("placement_group_config", "bundle_per_worker")]
+    given = [bundle for bundle in listed if isinstance(bundle, dict)]
+    return bool(given) and not any("GPU" in bundle for bundle in given)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _wrong_value(argument: EngineArgument, value: Value) -> str | None:
@@ -127,7 +154,7 @@ def executor_backend(subject: Subject) -> Iterator[Problem]:
     for engine in subject.engines:
         if "distributed_executor_backend" in engine.arguments:
             value = engine.arguments["distributed_executor_backend"]
-            if value != "ray":
+            if value != "ray" and not _without_gpu(engine):
                 yield Problem(
                     path=engine.at("engine_kwargs", "distributed_executor_backend"),
                     message=f"distributed_executor_backend {value!r} cannot be used under Ray Serve LLM",

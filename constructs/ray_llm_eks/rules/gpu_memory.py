@@ -176,10 +176,10 @@ def context_too_long(subject: Subject) -> Iterator[Problem]:
 def model_unknown(subject: Subject) -> Iterator[Problem]:
     """Names models without a profile."""
     for engine in subject.engines:
-        if engine.facts is None and engine.role.model_source:
+        if engine.facts is None and engine.model:
             yield Problem(
                 path=engine.at("model_loading_config"),
-                message=f"the shape of {engine.role.model_source} is not known: its memory is not estimated",
+                message=f"the shape of {engine.model.name} is not known: its memory is not estimated",
             )
 
 

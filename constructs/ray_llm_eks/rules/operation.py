@@ -188,7 +188,7 @@ def remote_code(subject: Subject) -> Iterator[Problem]:
         if engine.flag("trust_remote_code"):
             yield Problem(
                 path=engine.at("engine_kwargs", "trust_remote_code"),
-                message=f"{engine.name} runs code out of the repository of {engine.role.model_source}",
+                message=f"{engine.name} runs code out of the repository of {engine.model_name}",
             )
 
 

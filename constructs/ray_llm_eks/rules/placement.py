@@ -444,7 +444,8 @@ def _bundle_place(engine: Engine) -> YamlPath:
     "engines-start-together",
     Severity.WARNING,
     title="engines that share a node do not start at the same instant",
-    consequence="Two engines that start on one node at the same instant take the same torch distributed port, and one dies; "
+    consequence="Two engines that start on one node at the same instant take the same torch distributed port, and "
+    "one dies; "
     "Serve starts it again, so it may pass or go round in circles.",
     fix="Deploy with as many replicas as nodes first, and raise num_replicas when they run; or use larger replicas.",
     source="Ran: two engines on one node with Ray 2.58 and vLLM 0.26.",

@@ -47,7 +47,7 @@ def secret_in_file(subject: Subject) -> Iterator[Problem]:
     for path, value in _texts(subject.document.root, ()):
         name = str(path[-1]) if path else ""
         by_value = _VALUES.search(value)
-        by_name = _NAMES.search(name) and not _HARMLESS_NAMES.search(name) and len(value) >= 8 and " " not in value
+        by_name = _NAMES.search(name) and not _HARMLESS_NAMES.search(name) and _may_be_secret(value)
         if not by_value and not by_name:
             continue
         place = subject.document.place(path)
@@ -56,6 +56,11 @@ def secret_in_file(subject: Subject) -> Iterator[Problem]:
             seen.add((place.line, place.column))
             what = "looks like a secret" if by_value else "is the name of a secret, with a value"
             yield Problem(path=path, message=f"{name or 'a value'} {what}")
+
+
+def _may_be_secret(value: str) -> bool:
+    """Whether a text under the name of a secret may be one: no sentence, and no placeholder."""
+    return len(value) >= 8 and " " not in value and not value.startswith(("$", "<", "{{"))
 
 
 def _texts(value: Value, path: YamlPath) -> Iterator[tuple[YamlPath, str]]:

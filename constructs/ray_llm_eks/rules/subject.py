@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ray_llm_eks.memory import DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION, EngineSize, MemoryEstimate, estimate
@@ -118,20 +118,25 @@ class Engine:
         """pipeline_parallel_size."""
         return self.number("pipeline_parallel_size", 1)
 
-    @cached_property
-    def environment(self) -> Mapping[str, tuple[Value, YamlPath]]:
-        """Environment variables that the file sets for this engine, with their places; the strongest setting wins."""
-        application = self.path[:2]
-        places = (
-            (*application, "runtime_env", "env_vars"),
+    @property
+    def environment_places(self) -> tuple[YamlPath, ...]:
+        """Where environment variables of this engine can be set, the strongest place last."""
+        return (
+            (*self.path[:2], "runtime_env", "env_vars"),
             self.at("deployment_config", "ray_actor_options", "runtime_env", "env_vars"),
             self.at("runtime_env", "env_vars"),
         )
-        found: dict[str, tuple[Value, YamlPath]] = {}
-        for path in places:
-            for name, value in _mapping(self.document.get(path)).items():
-                found[name] = (value, (*path, name))
-        return found
+
+    @cached_property
+    def environment(self) -> Mapping[str, tuple[Value, YamlPath]]:
+        """Environment variables that the file sets for this engine, with their places.
+
+        Ray lays runtime_env over runtime_env key by key: the env_vars of the strongest place replace all others.
+        """
+        for path in reversed(self.environment_places):
+            if isinstance(values := self.document.get(path), dict):
+                return {name: (value, (*path, name)) for name, value in values.items()}
+        return {}
 
     @cached_property
     def transfer(self) -> Transfer | None:
@@ -160,8 +165,15 @@ class Engine:
 
     @cached_property
     def model(self) -> NamedModel | None:
-        """What is known of the model by its name; None if the file names none."""
-        return model_by_name(self.role.model_source) if self.role.model_source else None
+        """What is known of the model by its name (or that of its mirror); None if the file names none."""
+        mirror = self.get("model_loading_config", "model_source", "bucket_uri")
+        name = self.role.model_source or (mirror if isinstance(mirror, str) else None)
+        return model_by_name(name) if name else None
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, for messages."""
+        return self.model.name if self.model else "the model"
 
     @property
     def facts(self) -> ModelFacts | None:
@@ -208,7 +220,13 @@ class Engine:
         node = self.pool.facts
         if self.facts is None or not node.gpus or self.size.tensor_parallel * self.size.pipeline_parallel > 4096:
             return None
-        return estimate(self.facts, self.size, gpu_memory_mib=node.gpu_memory_mib, a100=node.gpu == "a100")
+        a100 = node.gpu == "a100"
+        found = estimate(self.facts, self.size, gpu_memory_mib=node.gpu_memory_mib, a100=a100)
+        if self.arguments.get("max_model_len") == -1 and found.requests < 1 and found.longest_request:
+            # vLLM then takes the longest context that fits.
+            size = replace(self.size, max_model_len=found.longest_request)
+            found = estimate(self.facts, size, gpu_memory_mib=node.gpu_memory_mib, a100=a100)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from ray_llm_eks.yaml_document import Value, YamlPath
 
 from .findings import Severity
 from .rule import Problem, Rule, rule
-from .subject import Engine, Subject, Transfer
+from .subject import NIXL_CONNECTORS, Engine, Subject, Transfer
 
 BACKENDS = ("LIBFABRIC", "UCX", "GPUNETIO", "GDS", "GDS_MT", "POSIX", "OBJ", "GUSLI", "AZURE_BLOB", "INFINIA")
 """Plugins in the wheel of NIXL 1.3.1; names are case-sensitive."""
@@ -46,6 +46,28 @@ EXTRA_KEYS = (
     "push_registration_timeout",
 )
 """What vLLM 0.26's NixlConnector reads of kv_connector_extra_config."""
+
+WITHOUT_HYBRID = (
+    "ExampleConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "MoRIIOConnector",
+    "FlexKVConnectorV1",
+    "HF3FSKVConnector",
+)
+"""Connectors of vLLM 0.26 for which it turns the hybrid KV cache manager off (they lack SupportsHMA)."""
+CONNECTORS = (
+    *NIXL_CONNECTORS,
+    *WITHOUT_HYBRID,
+    "ExampleHiddenStatesConnector",
+    "MultiConnector",
+    "OffloadingConnector",
+    "DecodeBenchConnector",
+    "MooncakeConnector",
+    "MooncakeStoreConnector",
+    "SimpleCPUOffloadConnector",
+)
+"""Connectors that vLLM 0.26 registers."""
 
 _BACKEND_VARIABLE = re.compile(
     r"(VLLM_)?NIXL_?(BACKENDS?|PLUGINS?|TRANSPORT)|(VLLM_)?(KV_TRANSFER|KV_CONNECTOR)_BACKENDS?"
@@ -89,6 +111,26 @@ def transfer_missing(subject: Subject) -> Iterator[Problem]:
                 yield Problem(path=path, message=f"kv_transfer_config of {engine.name} must be a mapping")
             elif not Transfer(path=path, values=value).connector:
                 yield Problem(path=path, message=f"kv_transfer_config of {engine.name} names no kv_connector")
+
+
+@rule(
+    "connector-name",
+    Severity.ERROR,
+    title="kv_connector is a connector that vLLM has",
+    consequence='The engine dies when it starts: "Unsupported connector type".',
+    fix="Write kv_connector: NixlConnector.",
+    source="vLLM 0.26: kv_connector/factory.py; Ray passes names that it does not know.",
+)
+def connector_name(subject: Subject) -> Iterator[Problem]:
+    """Compares with the registered names; a connector from a module of one's own is not judged."""
+    for engine in subject.engines:
+        for transfer in engine.transfers():
+            name = transfer.connector
+            if not name or name in CONNECTORS or "kv_connector_module_path" in transfer.values:
+                continue
+            near = difflib.get_close_matches(name, CONNECTORS, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield Problem(path=(*transfer.path, "kv_connector"), message=f"vLLM has no connector {name}{hint}")
 
 
 @rule(
@@ -168,7 +210,9 @@ def _environment_backends(engine: Engine) -> Iterator[tuple[str, YamlPath]]:
     title="backends is a list of NIXL's plugin names, as NIXL writes them",
     consequence="NIXL knows no such plugin: the engine dies when the connector starts, after the weights are loaded.",
     fix="Write backends: [LIBFABRIC].",
-    source="NIXL 1.3 plugins; names are compared as they are (read). A string is taken letter by letter.",
+    source="NIXL 1.3.1 skips a plugin that it does not have, and vLLM dies in register_memory: KeyError 'ucx', or "
+    "'L' for "
+    "a string, which is taken letter by letter (ran).",
 )
 def backend_name(subject: Subject) -> Iterator[Problem]:
     """Finds strings and other kinds where a list belongs, and names that no plugin has."""
@@ -188,8 +232,6 @@ def backend_name(subject: Subject) -> Iterator[Problem]:
                 fix=f"Write backends: [{_nearest(str(backends)) or 'LIBFABRIC'}].",
             )
             continue
-        if not backends:
-            yield Problem(path=path, message="backends is an empty list")
         for number, name in enumerate(backends):
             if not isinstance(name, str):
                 yield Problem(path=(*path, number), message=f"{name!r} is no name of a NIXL backend")
@@ -275,9 +317,10 @@ def transfer_extra_key(subject: Subject) -> Iterator[Problem]:
     "transfer-role",
     Severity.ERROR,
     title="kv_role lets prefill send and decode receive",
-    consequence="Without a valid role the engine dies when it starts; with the wrong one nothing is moved by "
-    "connectors that "
-    "follow it, and decode computes the prompt again.",
+    consequence="Without a valid role the engine dies when it starts. With the other side's role, connectors that "
+    "follow it "
+    "move nothing and decode computes the prompt again; NixlConnector of vLLM 0.26 happens to ignore it, and will not "
+    "for long.",
     fix="Write kv_role: kv_both on both sides, or kv_producer for prefill and kv_consumer for decode.",
     source="vLLM 0.26: KVTransferConfig.__post_init__ (ValueError); NixlConnector deprecates kv_both and asks for "
     "the others.",
@@ -327,7 +370,7 @@ def buffer_device(subject: Subject) -> Iterator[Problem]:
         elif device == "cpu" and engine.hybrid:
             yield Problem(
                 path=path,
-                message=f"kv_buffer_device cpu with the hybrid model {engine.role.model_source}: vLLM 0.26 cannot "
+                message=f"kv_buffer_device cpu with the hybrid model {engine.model_name}: vLLM 0.26 cannot "
                 "copy its state "
                 "to host memory",
             )
@@ -413,12 +456,12 @@ def state_layout(subject: Subject) -> Iterator[Problem]:
             value, path = engine.environment[name]
             if value != "DS":
                 yield Problem(
-                    path=path, message=f"{name} is {value!r}; {engine.role.model_source} is a hybrid model and needs DS"
+                    path=path, message=f"{name} is {value!r}; {engine.model_name} is a hybrid model and needs DS"
                 )
         elif subject.deployment.worker_environment.get(name) != "DS":
             yield Problem(
                 path=engine.path,
-                message=f"{engine.role.model_source} is a hybrid model, and nothing sets {name}=DS for {engine.name}",
+                message=f"{engine.model_name} is a hybrid model, and nothing sets {name}=DS for {engine.name}",
                 fix=f"Add runtime_env: {{env_vars: {{{name}: DS}}}} to the LLM config.",
             )
 
@@ -433,14 +476,24 @@ def state_layout(subject: Subject) -> Iterator[Problem]:
     source="vLLM 0.26: config/vllm.py (hybrid models require HMA), nixl/base_worker.py.",
 )
 def hybrid_cache_manager(subject: Subject) -> Iterator[Problem]:
-    """Finds disable_hybrid_kv_cache_manager with a hybrid model."""
+    """Finds disable_hybrid_kv_cache_manager, and connectors that disable it, with a hybrid model."""
     for engine in subject.engines:
-        if engine.hybrid and engine.flag("disable_hybrid_kv_cache_manager"):
+        if not engine.hybrid:
+            continue
+        if engine.flag("disable_hybrid_kv_cache_manager"):
             yield Problem(
                 path=engine.at("engine_kwargs", "disable_hybrid_kv_cache_manager"),
-                message=f"{engine.name} disables the hybrid KV cache manager, and {engine.role.model_source} is a "
-                "hybrid model",
+                message=f"{engine.name} disables the hybrid KV cache manager, and {engine.model_name} is a hybrid "
+                "model",
             )
+        for transfer in engine.transfers():
+            if transfer.connector in WITHOUT_HYBRID:
+                yield Problem(
+                    path=(*transfer.path, "kv_connector"),
+                    message=f"vLLM disables the hybrid KV cache manager for {transfer.connector}, and "
+                    f"{engine.model_name} is a hybrid model",
+                    fix="Use NixlConnector.",
+                )
 
 
 @rule(
@@ -518,6 +571,7 @@ def many_descriptors(subject: Subject) -> Iterator[Problem]:
 
 RULES: tuple[Rule, ...] = (
     transfer_missing,
+    connector_name,
     backend_missing,
     backend_in_environment,
     backend_name,

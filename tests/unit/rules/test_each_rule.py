@@ -219,6 +219,16 @@ CASES = [
         passes=environment("NCCL_DEBUG_LEVEL", "1"),
     ),
     Case(
+        rule="environment-replaced",
+        severity=Severity.WARNING,
+        message="HF_HUB_OFFLINE does not reach decode, which has env_vars of its own",
+        breaks=all_of(
+            lambda config: put(config["applications"][0], "runtime_env", {"env_vars": {"HF_HUB_OFFLINE": "1"}}),
+            environment("NCCL_DEBUG", "INFO"),
+        ),
+        passes=lambda config: put(config["applications"][0], "runtime_env", {"env_vars": {"HF_HUB_OFFLINE": "1"}}),
+    ),
+    Case(
         rule="not-checked",
         severity=Severity.INFO,
         message="the arguments of ray.serve.llm:build_pd_openai_ap are not checked; did you mean",
@@ -246,9 +256,30 @@ CASES = [
     Case(
         rule="engine-argument-value",
         name="kind",
+        message="max_num_seqs: must be a whole number, not 'many'",
+        breaks=argument("max_num_seqs", "many"),
+        passes=argument("max_num_seqs", 16),
+    ),
+    Case(
+        rule="engine-argument-value",
+        name="number-in-quotes",
+        severity=Severity.WARNING,
         message="max_num_seqs: must be a whole number, not '16'",
         breaks=argument("max_num_seqs", "16"),
         passes=argument("max_num_seqs", 16),
+    ),
+    Case(
+        rule="engine-argument-value",
+        name="size-in-quotes",
+        message="tensor_parallel_size: must be a whole number, not '1'",
+        breaks=argument("tensor_parallel_size", "1"),
+        passes=argument("tensor_parallel_size", 1),
+    ),
+    Case(
+        rule="deployment-option",
+        name="replicas-per-node",
+        message="max_replicas_per_node cannot be given",
+        breaks=set_in("decode", "deployment_config", "max_replicas_per_node", 1),
     ),
     Case(
         rule="reserved-engine-argument",
@@ -260,6 +291,16 @@ CASES = [
         message="distributed_executor_backend 'mp' cannot be used under Ray Serve LLM",
         breaks=argument("distributed_executor_backend", "mp"),
         passes=argument("distributed_executor_backend", "ray"),
+    ),
+    Case(
+        rule="executor-backend",
+        name="null",
+        message="distributed_executor_backend None cannot be used",
+        breaks=argument("distributed_executor_backend", None),
+        passes=all_of(
+            argument("distributed_executor_backend", "mp"),
+            set_in("decode", "placement_group_config", {"bundles": [{"CPU": 1}]}),
+        ),
     ),
     Case(
         rule="memory-utilization",
@@ -276,9 +317,17 @@ CASES = [
     # GPU memory
     Case(
         rule="does-not-fit",
-        message="decode does not fit the L4 of g6.8xlarge: of 19.81 GiB it takes weights 16.68 GiB, activations 0.31 GiB",
+        message="decode does not fit the L4 of g6.8xlarge: of 19.81 GiB it takes weights 16.68 GiB, activations 0.31 "
+        "GiB",
         breaks=argument("max_model_len", 131072),
         passes=arguments(max_model_len=65536),
+    ),
+    Case(
+        rule="does-not-fit",
+        name="automatic-length",
+        message="one request of 262144 tokens needs",
+        breaks=without("engine_kwargs", "max_model_len"),
+        passes=arguments(max_model_len=-1),
     ),
     Case(
         rule="does-not-fit",
@@ -317,7 +366,8 @@ CASES = [
     # Placement
     Case(
         rule="replicas-exceed-nodes",
-        message="3 prefill + 1 decode replicas need 4 GPUs on 4 nodes; the node group has 2 nodes (g6.8xlarge) of 1 GPU",
+        message="3 prefill + 1 decode replicas need 4 GPUs on 4 nodes; the node group has 2 nodes (g6.8xlarge) of 1 "
+        "GPU",
         breaks=set_in("prefill", "deployment_config", "num_replicas", 3),
         passes=set_in("prefill", "deployment_config", "num_replicas", 3),
         passing_nodes=on("g6.8xlarge", 4),
@@ -337,7 +387,8 @@ CASES = [
     ),
     Case(
         rule="parallel-across-nodes",
-        message="tensor_parallel_size 2 of decode with 1 GPU a node (g6.8xlarge): all-reduce would cross EFA at every layer",
+        message="tensor_parallel_size 2 of decode with 1 GPU a node (g6.8xlarge): all-reduce would cross EFA at "
+        "every layer",
         nodes=on("g6.8xlarge", 4),
         breaks=all_of(
             arguments(tensor_parallel_size=2),
@@ -460,6 +511,12 @@ CASES = [
         name="no-connector",
         message="kv_transfer_config of decode names no kv_connector",
         breaks=argument("kv_transfer_config", {"kv_role": "kv_both"}),
+    ),
+    Case(
+        rule="connector-name",
+        message="vLLM has no connector NixlConector; did you mean NixlConnector?",
+        breaks=kv(kv_connector="NixlConector"),
+        passes=kv(kv_connector="MyConnector", kv_connector_module_path="my.connector"),
     ),
     Case(
         rule="backend-missing",
@@ -595,6 +652,14 @@ CASES = [
         message="decode disables the hybrid KV cache manager, and Qwen/Qwen3.5-9B is a hybrid model",
         breaks=argument("disable_hybrid_kv_cache_manager", True),
         passes=argument("disable_hybrid_kv_cache_manager", False),
+    ),
+    Case(
+        rule="hybrid-cache-manager",
+        name="connector",
+        message="vLLM disables the hybrid KV cache manager for LMCacheConnectorV1, and Qwen/Qwen3.5-9B is a hybrid "
+        "model",
+        breaks=arguments(kv_transfer_config=transfer(kv_connector="LMCacheConnectorV1")),
+        passes=arguments(kv_transfer_config=transfer(kv_connector="MooncakeConnector")),
     ),
     Case(
         rule="device-rdma",
@@ -748,7 +813,8 @@ CASES = [
     ),
     Case(
         rule="known-fault",
-        message="Ray 2.57.0, vLLM ?: runai_streamer with an s3:// source goes to the Hugging Face Hub and crashes (ray 64978",
+        message="Ray 2.57.0, vLLM ?: runai_streamer with an s3:// source goes to the Hugging Face Hub and crashes "
+        "(ray 64978",
         nodes=on("g6.8xlarge", ray_version="2.57.0"),
         breaks=argument("load_format", "runai_streamer"),
         passes=argument("load_format", "runai_streamer"),
@@ -827,7 +893,7 @@ CASES = [
         name="by-name",
         message="api_key is the name of a secret, with a value",
         breaks=argument("api_key", "correct-horse-battery"),
-        passes=argument("max_num_seqs", 16),
+        passes=argument("api_key", "${VLLM_API_KEY}"),
     ),
 ]
 

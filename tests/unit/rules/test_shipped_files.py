@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import yaml
 from ray_llm_eks.instances import instance_facts
 from ray_llm_eks.rules import Deployment, one_pool
 from ray_llm_eks.rules.check import check_serve_config
+from ray_llm_eks.rules.subject import Subject
 from ray_llm_eks.serve_config import ServeConfig
 from ray_llm_eks.worker_pods import WorkerNodes, worker_groups
+from tests.unit.rules.example import Config, engine, pd_config, put
 from tools.make_editor_schema import OUT, editor_schema, text
 
 ROOT = Path(__file__).parents[3]
@@ -50,14 +53,12 @@ def test_nothing_is_wrong_on_its_nodes(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_there_is_room_for_several_full_length_requests(path: Path) -> None:
-    from ray_llm_eks.rules.subject import Subject
-
-    subject = Subject(ServeConfig.load(path), NATURAL[path.name])
-    assert subject.engines
-    for engine in subject.engines:
-        assert engine.memory
-        assert engine.memory.requests >= 8
-        assert engine.memory.max_num_seqs <= 4 * engine.memory.requests
+    engines = Subject(ServeConfig.load(path), NATURAL[path.name]).engines
+    memories = [found.memory for found in engines if found.memory]
+    assert len(memories) == len(engines) > 0
+    for memory in memories:
+        assert memory.requests >= 8
+        assert memory.max_num_seqs <= 4 * memory.requests
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -85,17 +86,23 @@ def test_the_editor_schema_is_current() -> None:
     assert OUT.read_text("utf-8") == text(), "run tools/make_editor_schema.py"
 
 
+def _set(*path: str, value: object) -> Callable[[Config], None]:
+    return lambda config: put(engine(config), *path, value)
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda engine: engine["engine_kwargs"].update(task="generate"),
-        lambda engine: engine["engine_kwargs"].update(max_num_seqs="many"),
-        lambda engine: engine.update(model_loading_confg={}),
-        lambda engine: engine["placement_group_config"].update(strategy="pack"),
+        _set("engine_kwargs", "task", value="generate"),
+        _set("engine_kwargs", "max_num_seqs", value="many"),
+        _set("model_loading_confg", value={}),
+        _set("placement_group_config", "strategy", value="pack"),
     ],
+    ids=["argument", "kind", "key", "choice"],
 )
-def test_editors_refuse_what_is_wrong(change: object) -> None:
-    config = yaml.safe_load((ROOT / "serve_configs" / "qwen3.5-9b-pd.yaml").read_text("utf-8"))
-    change(config["applications"][0]["args"]["decode_config"])  # pyright: ignore
+def test_editors_refuse_what_is_wrong(change: Callable[[Config], None]) -> None:
+    config = pd_config()
+    jsonschema.validate(config, editor_schema())
+    change(config)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(config, editor_schema())
