@@ -17,6 +17,8 @@ from .model_cache import ModelCache
 from .model_facts import ModelFacts
 from .principals import pod_identity_principal
 from .ray_manifest import RayServiceSpec, efa_claim_template, ray_service
+from .rule_annotations import annotate
+from .rules import Deployment, NodePool, check_serve_config
 from .serve_config import ServeConfig
 from .worker_pods import WorkerNodes, worker_groups
 
@@ -72,12 +74,30 @@ class RayLlmService(Construct):
             hugging_face_token_secret: name or full ARN of a Secrets Manager secret with a token; default none.
             model_s3_uri: S3 prefix of the model's files, copied to the absolute path that the Serve config names as
                 model_source; default none, models come from the Hugging Face Hub.
+            silenced_rules: reasons by rule id; what such a rule finds is shown and does not count.
+            model: the model's shape, where no profile knows it (``model_facts.model_from_config``).
 
         Raises:
-            ConfigurationError: no role found in the Serve config, more nodes needed than there are, an instance type
-                that the EFA chart does not list, or a model_source that does not go with model_s3_uri.
+            ConfigurationError: the rules find an error in the Serve config (all findings are told), no role found in
+                it, more nodes needed than there are, an instance type that the EFA chart does not list, or a
+                model_source that does not go with model_s3_uri.
         """
         super().__init__(scope, id)
+        deployment = Deployment(
+            pools={
+                role: NodePool(name=at.node_role, facts=at.facts, min_nodes=0, max_nodes=at.max_nodes)
+                for role, at in nodes.items()
+            },
+            image=image,
+            ray_version=ray_version,
+            upgrade_strategy=upgrade_strategy,
+            has_hub_token=hugging_face_token_secret is not None,
+            stages_from_s3=model_s3_uri is not None,
+            model_mount=cache.mount_path,
+        )
+        report = check_serve_config(serve_config, deployment, silenced_rules, model=model)
+        report.raise_errors()
+        annotate(self, report)
         if not serve_config.roles:
             raise ConfigurationError(
                 f"{serve_config.path}: no application of ray.serve.llm's builders, so the worker pods cannot be sized"
