@@ -4,8 +4,8 @@
     python engine.py run CASES.json OUT.jsonl --models DIR [--only NAME ...] [--until SECONDS]
 
 CASES.json is a list of cases: name, model (folder below DIR), budget_gib, engine (vLLM's engine arguments) and, if wanted,
-clear (cache folders to empty first), drop_page_cache and requests. A line a case is written as soon as it is over.
-The next process imports vLLM while the case before it runs, but touches the GPU only when that one is gone.
+clear (caches to empty first), alone (nothing else starts meanwhile), drop_page_cache and requests. A line a case is written
+as soon as it is over. The next process imports vLLM while the case before it runs, but touches the GPU only afterwards.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def one(case: dict[str, Any], models: Path, work: Path) -> dict[str, Any]:
         sampling = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
         for length in case.get("requests", [64]):
             start = time.time()
-            engine.generate({"prompt_token_ids": [300 + i * 37 % 1500 for i in range(length)]}, sampling, use_tqdm=False)
+            engine.generate(
+                {"prompt_token_ids": [300 + i * 37 % 1500 for i in range(length)]}, sampling, use_tqdm=False
+            )
             result.setdefault("request_s", []).append([length, round(time.time() - start, 3)])
         config = engine.llm_engine.vllm_config
         result["block_size"] = config.cache_config.block_size
@@ -121,7 +123,9 @@ def finish(case: dict[str, Any], process: subprocess.Popen[bytes], work: Path, o
     record["stages"] = {event["event"]: event.get("seconds") for event in events}
     for event in events:
         if event["event"] == "determine_available_memory":
-            record["memory"] = {key: value for key, value in event.items() if key not in ("event", "pid", "t", "seconds")}
+            record["memory"] = {
+                key: value for key, value in event.items() if key not in ("event", "pid", "t", "seconds")
+            }
         if event["event"] == "capture_model":
             record["cuda_graphs"] = event["cuda_graphs"]
         if event["event"] == "initialize_from_config":

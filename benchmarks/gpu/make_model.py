@@ -1,12 +1,12 @@
 # pyright: basic
-"""Write a model of the true shape of Qwen3.5-9B or Qwen3-8B: config, byte-level tokenizer and, if asked, seeded weights.
+"""Write a model of the true shape of Qwen3.5-9B or Qwen3-8B: config, byte-level tokenizer, seeded weights if asked.
 
     python make_model.py OUT hybrid                # no weights: for load_format dummy
     python make_model.py OUT dense --weights       # 16 GB of safetensors
     python make_model.py OUT hybrid --weights --tiny   # a few MB, to try the scripts without a GPU
 
-The weights let every layer add as much as the embedding does, so that a KV cache which arrived late or in the wrong place
-changes the answer. Output rows beyond the tokenizer's vocabulary are zero: greedy answers are always text.
+The weights let every layer add as much as the embedding does, so that a KV cache which arrived late or in the wrong
+place changes the answer. Output rows beyond the tokenizer's vocabulary are zero: greedy answers are always text.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ def write_processor(out: Path) -> None:
         "image_mean": [0.5] * 3,
         "image_std": [0.5] * 3,
     }
-    image = {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"longest_edge": 16777216, "shortest_edge": 65536}}
+    image = {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": {"longest_edge": 16777216, "shortest_edge": 65536},
+    }
     video = {"video_processor_type": "Qwen3VLVideoProcessor", "size": {"longest_edge": 25165824, "shortest_edge": 4096}}
     (out / "preprocessor_config.json").write_text(json.dumps(common | image), "utf-8")
     (out / "video_preprocessor_config.json").write_text(json.dumps(common | video), "utf-8")

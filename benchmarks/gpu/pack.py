@@ -1,7 +1,7 @@
 """Pack the serving stack for a GPU machine that cannot install packages: wheels, unpacked, thinned, in parts.
 
-    python benchmarks/gpu/pack.py OUT                 # OUT/part.00, part.01, ...
-    python3 unpack.py SITE part.*                     # on the GPU machine; then PYTHONPATH=SITE, libraries in SITE/lf
+python benchmarks/gpu/pack.py OUT                 # OUT/part.00, part.01, ...
+python3 unpack.py SITE part.*                     # on the GPU machine; then PYTHONPATH=SITE, libraries in SITE/lf
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ DROP = (
     "nixl_ep_cu13/*torch212*",
     "nixl_ep_cu13/*torch213*",
     "pycountry/locales/*",
-    "ray/dashboard/client/*",
     "ray/jars/*",
     "ray/rllib/*",
     "vllm/third_party/*/include/*",
@@ -79,7 +78,11 @@ def copy_entry(source: IO[bytes], entry: zipfile.ZipInfo, path: str, target: zip
     source.seek(name + extra, 1)
     copied = zipfile.ZipInfo(path, entry.date_time)
     copied.compress_type, copied.CRC, copied.external_attr = entry.compress_type, entry.CRC, 0o755 << 16
-    copied.compress_size, copied.file_size, copied.header_offset = entry.compress_size, entry.file_size, target.start_dir
+    copied.compress_size, copied.file_size, copied.header_offset = (
+        entry.compress_size,
+        entry.file_size,
+        target.start_dir,
+    )
     output = cast(IO[bytes], target.fp)
     output.seek(target.start_dir)
     output.write(copied.FileHeader(zip64=False))

@@ -3,9 +3,10 @@
 
     python serve_pd.py PHASES.json OUT.jsonl --models DIR --configs serve_configs
 
-Ray must run (serve_pd.sh starts it). PHASES.json is a list of phases: name, file (below --configs), mode (`pd`: the file's
-prefill and decode engines; `aggregated`: two engines like its decode engine, without a KV connector), model (folder below
---models), backend, buffer, budget_gib and load (false: only start and answer). A line a phase is written as soon as it is over.
+Ray must run (serve_pd.sh starts it). PHASES.json is a list of phases: name, file (below --configs), mode (`pd`: the
+file's prefill and decode engines; `aggregated`: two engines like its decode engine, without a KV connector), model (folder
+below --models), backend, buffer, budget_gib and load (false: only start and answer). A line a phase is written as soon as
+its answers are in.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
-import glob
+import itertools
 import json
 import os
 import random
@@ -48,6 +49,8 @@ def engine_config(config: dict[str, Any], phase: dict[str, Any], models: Path, t
         # Where FlashInfer's kernel for Hopper would be taken; an L4 takes Triton's by itself.
         arguments["gdn_prefill_backend"] = "triton"
     arguments.update(phase.get("engine", {}))
+    # Ray sends tokens in batches of 50 ms unless told otherwise: gaps between tokens would show that and nothing else.
+    changed.setdefault("experimental_configs", {})["stream_batching_interval_ms"] = 0
     for bundle in changed["placement_group_config"]["bundles"]:
         bundle.update(CPU=2, GPU=0.5)
     transfer = arguments.get("kv_transfer_config")
@@ -78,9 +81,9 @@ def log_lines(pattern: re.Pattern[str], since: float, count: int = 40) -> list[s
     """Lines of the workers' logs, newest files last, each once."""
     base = os.environ.get("RAY_TMPDIR", "/tmp")
     found: list[str] = []
-    files = glob.glob(f"{base}/ray/session_latest/logs/worker*")
-    for name in sorted((name for name in files if Path(name).stat().st_mtime >= since), key=os.path.getmtime):
-        for line in Path(name).read_text("utf-8", errors="replace").splitlines():
+    files = [(file.stat().st_mtime, file) for file in (Path(base) / "ray/session_latest/logs").glob("worker*")]
+    for _, file in sorted(entry for entry in files if entry[0] >= since):
+        for line in file.read_text("utf-8", errors="replace").splitlines():
             if pattern.search(line) and "import_utils" not in line:
                 found.append(re.sub(r"\x1b\[[0-9;]*m|\(\w+ pid=\d+\)", "", line).strip()[:280])
     return list(dict.fromkeys(found))[-count:]
@@ -104,7 +107,10 @@ def wait_running(limit: float, since: float) -> None:
 
 
 def counters(roles: dict[str, str]) -> dict[str, float]:
-    """vLLM's counters on Ray's metrics port, by role."""
+    """vLLM's counters on Ray's metrics port, by role.
+
+    Sums of histograms are rough: Ray's agent adds up the middles of the buckets, not the values. Counts are right.
+    """
     text = urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=20).read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -132,10 +138,19 @@ def replica_roles() -> dict[str, str]:
     }
 
 
-async def one(session: Any, model: str, length: int, tokens: int, chooser: random.Random) -> tuple[float, list[float], float]:
+async def one(
+    session: Any, model: str, length: int, tokens: int, chooser: random.Random
+) -> tuple[float, list[float], float]:
     """One streamed request: time to the first token, gaps between tokens, whole time."""
     prompt = [chooser.randrange(300, 1900) for _ in range(length)]
-    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
     begin, times = time.perf_counter(), []
     async with session.post(URL, json=body) as answer:
         if answer.status != 200:
@@ -143,7 +158,7 @@ async def one(session: Any, model: str, length: int, tokens: int, chooser: rando
         async for line in answer.content:
             if line.startswith(b"data:") and b"[DONE]" not in line:
                 times.append(time.perf_counter())
-    return times[0] - begin, [b - a for a, b in zip(times, times[1:], strict=False)], time.perf_counter() - begin
+    return times[0] - begin, [b - a for a, b in itertools.pairwise(times)], time.perf_counter() - begin
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -235,7 +250,14 @@ async def judge(model: str, answers: list[dict[str, Any]]) -> list[dict[str, Any
             for token, row in zip(tokens, rows[length:], strict=True):
                 best = max(entry["logprob"] for entry in row.values())
                 distance.append(round(best - row[str(token)]["logprob"], 4))
-            judged.append({"prompt": length, "best": sum(value == 0 for value in distance), "of": len(tokens), "furthest": max(distance)})
+            judged.append(
+                {
+                    "prompt": length,
+                    "best": sum(value == 0 for value in distance),
+                    "of": len(tokens),
+                    "furthest": max(distance),
+                }
+            )
     return judged
 
 
@@ -257,8 +279,8 @@ def compare(phase: dict[str, Any], answers: list[dict[str, Any]], folder: Path, 
     return compared
 
 
-def run(phase: dict[str, Any], args: argparse.Namespace, total: int) -> dict[str, Any]:
-    """Run one phase."""
+def run(phase: dict[str, Any], args: argparse.Namespace, total: int) -> None:
+    """Run one phase; its line is written before its engines are stopped, which takes long."""
     from ray import serve
 
     begin = time.time()
@@ -288,9 +310,11 @@ def run(phase: dict[str, Any], args: argparse.Namespace, total: int) -> dict[str
     events = [json.loads(line) for line in probe.read_text("utf-8").splitlines()[seen:]] if probe.exists() else []
     record["probe"] = [event for event in events if not event["event"].endswith(":begin")]
     record["log"] = log_lines(KEPT, begin)
+    with args.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    print("DONE", phase["name"], record.get("running_s"), record.get("error", "")[:600], flush=True)
     serve.delete("llm")
     time.sleep(3)
-    return record
 
 
 def main() -> None:
@@ -312,10 +336,7 @@ def main() -> None:
     for phase in json.loads(args.phases.read_text("utf-8")):
         if args.only and phase["name"] not in args.only:
             continue
-        record = run(phase, args, total)
-        with args.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        print("DONE", phase["name"], record.get("running_s"), record.get("error", "")[:600], flush=True)
+        run(phase, args, total)
 
 
 if __name__ == "__main__":

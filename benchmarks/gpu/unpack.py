@@ -1,6 +1,6 @@
 """Join the parts that pack.py made and unpack them, on all cores.
 
-    python3 unpack.py SITE part.*
+python3 unpack.py SITE part.*
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def extract(archive: Path, folder: Path, share: int, shares: int) -> int:
     with zipfile.ZipFile(archive) as file:
         entries = sorted(file.infolist(), key=lambda entry: -entry.file_size)[share::shares]
         for entry in entries:
-            file.extract(entry, folder)
+            # The archive's files carry no mode; some are programs.
+            Path(file.extract(entry, folder)).chmod(0o755)
     return len(entries)
 
 
@@ -29,6 +30,9 @@ def main() -> None:
     with archive.open("wb") as whole:
         for part in sorted(parts):
             whole.write(part.read_bytes())
+    with zipfile.ZipFile(archive) as file:
+        for name in file.namelist():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
     shares = os.cpu_count() or 2
     with ProcessPoolExecutor(shares) as pool:
         done = sum(pool.map(extract, [archive] * shares, [folder] * shares, range(shares), [shares] * shares))

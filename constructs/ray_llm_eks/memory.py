@@ -4,10 +4,12 @@ It follows vLLM 0.26's own accounting (``gpu_worker.determine_available_memory``
 in ``platforms/interface.py``): the cache gets what ``gpu_memory_utilization`` allows less weights, the peak of one
 profiling run, memory outside torch, and CUDA graphs.
 
-Calibration: on one H200, Qwen3.5-9B without its vision tower took 16.8 GiB of weights, 3.61 GiB of peak activations
-and 0.22 GiB outside torch; 10.12 GiB of cache held 233,472 tokens at 4,096 a request (``tests/unit/test_memory.py``).
-The peak is put down to the sampler's copies of the logits of 1,024 sequences: the source says so, and the figure agrees
-within 3 %. Activations at other batch sizes, and CUDA graphs, are computed and not measured.
+Calibration: engines of Qwen3.5-9B and Qwen3-8B on one H200 (``docs/measured.md``); every part is within 10 % of what
+vLLM reported (``tests/unit/test_measured_memory.py``). Not measured: several GPUs, LoRA, experts, the vision tower's own
+activations, quantized weights.
+
+A first start, with an empty compile cache, peaks higher than all later ones: while torch.compile works it holds one
+more copy of the token embedding, vLLM takes that for activations, and the cache gets so much less (``first_start``).
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ DEFAULT_UTILIZATION = 0.92
 """vLLM 0.26's default ``gpu_memory_utilization``."""
 DEFAULT_BLOCK_SIZE = 16
 
-NON_TORCH = int(0.22 * GIB)
-"""Measured on an H200: CUDA context, cuBLAS and kernel modules that torch does not count."""
+NON_TORCH = int(0.23 * GIB)
+"""Measured on an H200 (0.225 to 0.236): CUDA context, cuBLAS and kernel modules that torch does not count."""
 COLLECTIVES = int(0.4 * GIB)
 """NCCL and all-reduce buffers of an engine on several GPUs. Not measured."""
 
@@ -39,10 +41,8 @@ SAMPLER_BYTES = 14
 """Bytes of logits a sequence and vocabulary entry: bf16, float32, probabilities, random numbers (vLLM's sampler)."""
 SAMPLER_PROGRAMS = 132
 """Rows of the top-k/top-p kernel's scratch buffer: one a multiprocessor (132 on an H200, 58 on an L4)."""
-CHUNK = 64
-"""Tokens a chunk of the Gated DeltaNet prefill kernels; they keep one state a chunk."""
-GRAPH_BYTES = 3 * MIB
-"""A captured CUDA graph beside the pool that graphs share. Not measured."""
+GRAPH_BYTES = int(6.2 * MIB)
+"""A captured CUDA graph beside the pool that graphs share: 88 MiB for 14 of them, 240 MiB for 38."""
 VISION_TOKENS = 16384
 """Patches of the largest image that vLLM profiles the vision tower with."""
 
@@ -108,6 +108,8 @@ class MemoryEstimate:
     vision: int
     lora: int
     activations: int
+    first_start: int
+    """Activations as vLLM counts them when the compile cache is empty."""
     non_torch: int
     cuda_graphs: int
     cache: int
@@ -148,6 +150,16 @@ class MemoryEstimate:
         attention = (self.blocks_per_request - self._state_blocks) or 1
         per_block = math.ceil(self.max_model_len / attention / self.block_tokens) or 1
         return max(self.blocks - self._state_blocks, 0) // per_block * self.block_tokens
+
+    @property
+    def first_start_cache(self) -> int:
+        """What is left for the cache on a first start, with an empty compile cache; negative if nothing is."""
+        return self.cache - (self.first_start - self.activations)
+
+    @property
+    def first_start_requests(self) -> float:
+        """Requests of ``max_model_len`` tokens that fit at once after a first start."""
+        return max(self.first_start_cache, 0) // self.block_bytes / self.blocks_per_request
 
     @property
     def _state_blocks(self) -> int:
@@ -202,6 +214,7 @@ def estimate(model: ModelFacts, engine: EngineSize, *, gpu_memory_mib: int, a100
     vision = 0 if engine.language_model_only or model.vision is None else model.vision.parameters * engine.dtype_bytes
     lora = _lora(model, engine)
     activations = _activations(model, engine, batch_tokens, min(sequences, batch_tokens))
+    compiling = 0 if engine.enforce_eager else _compiling(model, engine, batch_tokens, min(sequences, batch_tokens))
     non_torch = NON_TORCH + (COLLECTIVES if engine.tensor_parallel * engine.pipeline_parallel > 1 else 0)
     graphs = 0 if engine.enforce_eager else _cuda_graphs(model, engine, sequences)
     budget = int(usable * engine.utilization)
@@ -213,6 +226,7 @@ def estimate(model: ModelFacts, engine: EngineSize, *, gpu_memory_mib: int, a100
         vision=vision,
         lora=lora,
         activations=activations,
+        first_start=activations if engine.kv_cache_memory_bytes is not None else max(activations, compiling),
         non_torch=non_torch,
         cuda_graphs=graphs,
         cache=cache if engine.kv_cache_memory_bytes is None else engine.kv_cache_memory_bytes,
@@ -240,7 +254,8 @@ def _weights(model: ModelFacts, engine: EngineSize) -> int:
     norms = (2 * model.layers + 1) * model.hidden * engine.dtype_bytes
     # The first and the last stage of a pipeline each hold one half of the embeddings, so a stage has at most that.
     stages = 2 if engine.pipeline_parallel > 1 and not model.tied_embeddings else 1
-    return int(model.matrix_parameters * per_weight / gpus + embedding / stages / engine.tensor_parallel + norms)
+    matrices = int(model.matrix_parameters * per_weight / gpus + embedding / stages / engine.tensor_parallel)
+    return matrices + norms + model.rotary_elements * engine.dtype_bytes
 
 
 def _lora(model: ModelFacts, engine: EngineSize) -> int:
@@ -259,13 +274,27 @@ def _lora(model: ModelFacts, engine: EngineSize) -> int:
 def _activations(model: ModelFacts, engine: EngineSize, tokens: int, sequences: int) -> int:
     """Peak of vLLM's profiling run: a forward pass of a full batch, then one sampling step; hidden states stay."""
     held = 2 * tokens * model.hidden * engine.dtype_bytes
-    forward = tokens * _forward_bytes_per_token(model, engine)
+    states = sequences * _recurrent_bytes(model, engine) * (1 if engine.enforce_eager else 2)
+    forward = tokens * _forward_bytes_per_token(model, engine) + states
     sampler = (sequences * SAMPLER_BYTES + SAMPLER_PROGRAMS * 4) * model.vocabulary
     vision = 0
     if model.vision and not engine.language_model_only:
         widest = 4 * model.vision.hidden + max(3 * model.vision.hidden, model.vision.ffn)
         vision = VISION_TOKENS * widest * engine.dtype_bytes
     return held + max(forward, sampler, vision)
+
+
+def _compiling(model: ModelFacts, engine: EngineSize, tokens: int, sequences: int) -> int:
+    """Peak of a profiling run that compiles: a copy of the token embedding, hidden states and recurrent states."""
+    embedding = model.vocabulary * model.hidden * engine.dtype_bytes // engine.tensor_parallel
+    held = 2 * tokens * model.hidden * engine.dtype_bytes
+    return embedding + held + 2 * sequences * _recurrent_bytes(model, engine)
+
+
+def _recurrent_bytes(model: ModelFacts, engine: EngineSize) -> int:
+    """The state of one sequence in one Gated DeltaNet layer, in float32; the kernels return one a sequence."""
+    linear = model.linear
+    return linear.value_heads * linear.key_dim * linear.value_dim * 4 // engine.tensor_parallel if linear else 0
 
 
 def _forward_bytes_per_token(model: ModelFacts, engine: EngineSize) -> int:
@@ -281,9 +310,7 @@ def _forward_bytes_per_token(model: ModelFacts, engine: EngineSize) -> int:
     if model.linear:
         keys, values = model.linear.key_width, model.linear.value_width
         projections = (2 * keys + 2 * values) + (2 * keys + values) + 5 * values
-        triangles = 2 * CHUNK * model.linear.value_heads * 4
-        states = model.linear.value_heads * model.linear.key_dim * model.linear.value_dim * 4 // CHUNK
-        linear = (projections * size + triangles + states) // gpus
+        linear = projections * size // gpus
     return 2 * model.hidden * size + max(ffn, attention, linear)
 
 

@@ -83,6 +83,10 @@ class ModelFacts:
     linear: LinearAttention | None = None
     experts: Experts | None = None
     vision: Vision | None = None
+    rotary_dim: int = 0
+    """How many elements of a head are rotated by position; 0: all."""
+    sectioned_rotary: bool = False
+    """Positions in sections for time, height and width (``mrope_section``): vLLM's table is four times as long."""
     quantization: str | None = None
     """How the checkpoint's own weights are quantized (vLLM's name of the method); None for bf16."""
     parameters_published: int = 0
@@ -111,6 +115,11 @@ class ModelFacts:
             + self.linear_layers * self._linear_parameters()
             + self.layers * self._feed_forward_parameters()
         )
+
+    @property
+    def rotary_elements(self) -> int:
+        """Elements of the table of rotary positions that vLLM keeps beside the weights."""
+        return self.max_positions * (4 if self.sectioned_rotary else 1) * (self.rotary_dim or self.head_dim)
 
     @property
     def parameters(self) -> int:
@@ -237,6 +246,8 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str) -> ModelFacts:
     layers = reader.size("num_hidden_layers")
     hidden = reader.size("hidden_size")
     heads = reader.size("num_attention_heads")
+    head_dim = reader.size("head_dim", max(hidden // heads, 1))
+    rotary_dim, sectioned = _rotary(shape, head_dim)
     linear_layers, sliding_layers = _layer_kinds(shape, layers, name)
     return ModelFacts(
         name=name,
@@ -248,7 +259,9 @@ def model_from_mapping(config: Mapping[str, Any], *, name: str) -> ModelFacts:
         ffn=reader.size("intermediate_size", reader.size("moe_intermediate_size", 0)),
         heads=heads,
         kv_heads=reader.size("num_key_value_heads", heads),
-        head_dim=reader.size("head_dim", max(hidden // heads, 1)),
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        sectioned_rotary=sectioned,
         gated_attention=bool(shape.get("attn_output_gate", linear_layers > 0)),
         vocabulary=reader.size("vocab_size"),
         tied_embeddings=bool(shape.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
@@ -279,6 +292,15 @@ class _Sizes:
         ):
             raise ConfigurationError(f"{self._name}: {key} must be a positive whole number, not {value!r}")
         return value
+
+
+def _rotary(shape: Mapping[str, Any], head_dim: int) -> tuple[int, bool]:
+    parameters: object = shape.get("rope_parameters") or shape.get("rope_scaling")
+    rope: Mapping[str, Any] = cast(Mapping[str, Any], parameters) if isinstance(parameters, Mapping) else {}
+    share: object = rope.get("partial_rotary_factor", shape.get("partial_rotary_factor", 1.0))
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        share = 1.0
+    return int(head_dim * share), "mrope_section" in rope
 
 
 def _layer_kinds(shape: Mapping[str, Any], layers: int, name: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _installed = False
@@ -24,7 +25,7 @@ def note(event: str, **fields: Any) -> None:
     """Add a line to PROBE_FILE."""
     path = os.environ.get("PROBE_FILE")
     if path:
-        with open(path, "a", encoding="utf-8") as file:
+        with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, "pid": os.getpid(), "t": round(time.time(), 3), **fields}) + "\n")
 
 
@@ -59,7 +60,7 @@ def _after(name: str, worker: Any, result: Any, arguments: tuple[Any, ...]) -> d
 def _timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name == "init_device" and os.environ.get("PROBE_LOCK"):
-            self.probe_lock = open(os.environ["PROBE_LOCK"], "a")  # noqa: SIM115
+            self.probe_lock = Path(os.environ["PROBE_LOCK"]).open("a")  # noqa: SIM115
             fcntl.flock(self.probe_lock, fcntl.LOCK_EX)
         if name == "compile_or_warm_up_model":
             capture = self.model_runner.capture_model
@@ -93,6 +94,10 @@ def _own_ports() -> None:
     for name in ("vllm.v1.executor.ray_executor_v2", "vllm.v1.executor.ray_executor"):
         if name in sys.modules:
             sys.modules[name].get_open_port = get_open_port  # type: ignore[attr-defined]
+    if "vllm.v1.executor.ray_executor_v2" in sys.modules:
+        # vLLM 0.26: every engine tries the same ports from 100 on, so two that start together take the same one.
+        executor = sys.modules["vllm.v1.executor.ray_executor_v2"].RayExecutorV2
+        executor._select_tcpstore_port = staticmethod(lambda *_: get_open_port())
 
 
 def install() -> None:
