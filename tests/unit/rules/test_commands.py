@@ -123,6 +123,15 @@ def test_the_settings_in_cdk_json_are_the_defaults(tmp_path: Path) -> None:
     assert "decode on g6e.8xlarge" in run("check", GOOD).output
 
 
+def test_rules_silenced_in_the_settings_are_shown_and_do_not_count(bad: Path, tmp_path: Path) -> None:
+    reasons = dict.fromkeys(("unknown-engine-argument", "backend-missing", "transfers-differ"), "tried out")
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {"ray-llm": {"rules": {"silence": reasons}}}}))
+    result = run("check", bad)
+    assert result.exit_code == 0, result.output
+    assert "silenced: tried out" in result.output
+    assert "0 errors, 0 warnings, 0 infos, 3 silenced" in result.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
