@@ -241,7 +241,7 @@ class CacheSettings(_Model):
     throughput_per_tib: Literal[125, 250, 500, 1000] = 250
     """FSx for Lustre only: MB/s per TiB."""
     retain: bool = False
-    """Keep the file system when the stack is deleted; on in production."""
+    """Keep the file system when the stack is deleted, and so its subnet and VPC; on in production."""
 
     @model_validator(mode="after")
     def _lustre_size(self) -> Self:
@@ -266,7 +266,7 @@ class ServingSettings(_Model):
     """S3 prefix to stage the model from, into the path that the Serve config names as model_source."""
     upgrade_strategy: Literal["None", "NewCluster"] = "None"
     """KubeRay's answer to a changed pod template. NewCluster needs every GPU twice; with None the Serve config is
-    changed in place and new pods are made by hand (docs/operations.md)."""
+    changed in place; for new pods, delete the RayCluster, and KubeRay makes it anew, with a gap in the service."""
 
     @field_validator("serve_config")
     @classmethod
