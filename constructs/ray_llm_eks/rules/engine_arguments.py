@@ -12,6 +12,8 @@ from .findings import Severity
 from .rule import Problem, Rule, rule
 from .subject import Engine, Subject
 
+MAX_HINTS = 20
+
 RENAMED = {
     "task": "runner",
     "device": "nothing: the platform decides",
@@ -39,14 +41,13 @@ def unknown_engine_argument(subject: Subject) -> Iterator[Problem]:
     """Compares names with the list made from vLLM."""
     known = engine_arguments()
     for engine in subject.engines:
-        for name in engine.arguments:
-            if name in known:
-                continue
-            words = name.lower().lstrip("-").replace("-", "_")
+        for number, name in enumerate(name for name in engine.arguments if name not in known):
+            # Looking for the nearest name takes time; nobody reads it a hundred times.
+            words = name.lower().lstrip("-").replace("-", "_") if number < MAX_HINTS else ""
             near = difflib.get_close_matches(words, known, n=3, cutoff=0.5)
             if name in RENAMED and RENAMED[name] in known:
                 near = [RENAMED[name], *(other for other in near if other != RENAMED[name])]
-            if not near:
+            if words and not near:
                 near = difflib.get_close_matches(words, known, n=3, cutoff=0.3)
             yield Problem(
                 path=engine.at("engine_kwargs", name),
