@@ -39,7 +39,9 @@ class Existing:
         )
         self.cluster = eks.Cluster.from_cluster_attributes(self.stack, "Cluster", cluster_name="c")
 
-    def service(self, roles: tuple[str, ...] = ("prefill", "decode"), **props: Any) -> None:
+    def service(
+        self, roles: tuple[str, ...] = ("prefill", "decode"), image: str = "example.com/ray:2.58.0", **props: Any
+    ) -> None:
         nodes = WorkerNodes(facts=instance_facts("g6.8xlarge"), max_nodes=2, node_role="gpu")
         RayLlmService(
             self.stack,
@@ -48,7 +50,9 @@ class Existing:
             serve_config=ServeConfig.parse(text_of(pd_config())),
             nodes=dict.fromkeys(roles, nodes),
             cache=NodeLocalModelCache(self.stack, "Cache"),
-            **{"image": "example.com/ray:2.58.0", "ray_version": "2.58.0", **props},
+            ray_version="2.58.0",
+            image=image,
+            **props,
         )
 
     def nodes(self, **props: Any) -> None:

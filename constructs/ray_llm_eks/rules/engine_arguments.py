@@ -12,6 +12,13 @@ from .findings import Severity
 from .rule import Problem, Rule, rule
 from .subject import Engine, Subject
 
+LEAST = {
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), 1),
+    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank"), 1),
+    "max_model_len": -1,
+}
+"""Least values, from the fields of vLLM's configuration classes."""
+
 MAX_HINTS = 20
 
 RENAMED = {
@@ -117,7 +124,8 @@ def _wrong_value(argument: EngineArgument, value: Value) -> str | None:
         "str": isinstance(value, str),
     }
     if any(fitting.get(kind, False) for kind in kinds):
-        return None
+        least = LEAST.get(argument.name)
+        return f"must be at least {least}, not {value}" if least and isinstance(value, int) and value < least else None
     words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
     wanted = " or ".join(words[kind] for kind in kinds if kind in words)
     given = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
