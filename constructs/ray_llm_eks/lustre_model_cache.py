@@ -18,6 +18,9 @@ from .model_cache import VOLUME, ModelCache, csi_driver, static_volume, static_v
 PORTS = ((988, 988), (1018, 1023))
 """LNET's TCP ports; the file system cannot even be created where 988 is closed (FSx for Lustre User Guide)."""
 
+THROUGHPUTS = (125, 250, 500, 1000)
+"""MB/s per TiB of PERSISTENT_2 on SSD."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingLustre:
@@ -73,10 +76,12 @@ class LustreModelCache(ModelCache):
             csi_driver_version: default EKS's own for the Kubernetes version.
 
         Raises:
-            ConfigurationError: a capacity that FSx does not take.
+            ConfigurationError: a capacity or throughput that FSx does not take.
         """
         if capacity_gib != 1200 and (capacity_gib < 2400 or capacity_gib % 2400):
             raise ConfigurationError(f"{id}: capacity_gib {capacity_gib} must be 1200, 2400 or a multiple of 2400")
+        if throughput_per_tib not in THROUGHPUTS:
+            raise ConfigurationError(f"{id}: throughput_per_tib {throughput_per_tib} must be one of {THROUGHPUTS}")
         super().__init__(
             scope, id, pod_volume={"persistentVolumeClaim": {"claimName": VOLUME}}, needs_lustre_client=True
         )

@@ -60,7 +60,8 @@ def check(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_UNREADABLE) from None
     results = [check_file(path, deployment, model, settings.rules.silence) for path in files]
-    typer.echo(_printed([result.report for result in results], format))
+    # The name of a file may be no UTF-8.
+    typer.echo(_printed([result.report for result in results], format).encode("utf-8", "replace").decode())
     if any(result.unreadable for result in results):
         raise typer.Exit(EXIT_UNREADABLE)
     if any(result.report.errors for result in results):
