@@ -57,3 +57,12 @@ def synth(
     from .synth import synthesize
 
     synthesize(app_folder, context or [])
+
+
+def _add_rehearse() -> None:
+    from .rehearse import rehearse
+
+    app.command()(rehearse)
+
+
+_add_rehearse()
