@@ -8,7 +8,7 @@ import sys
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -86,7 +86,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _end(status: int, message: str) -> None:
+def _end(status: int, message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(status)
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .errors import RehearsalFailed
 
@@ -87,9 +87,11 @@ def _collect(response: http.client.HTTPResponse, started: float, on_text: Callab
         if "error" in chunk:
             raise RehearsalFailed(f"the answer broke off: {_message(data.encode())}")
         prompt_ids += chunk.get("prompt_token_ids") or []
-        for choice in chunk.get("choices") or []:
-            new = choice.get("token_ids") or []
-            piece = (choice.get("delta") or {}).get("content") or ""
+        choices: list[dict[str, Any]] = chunk.get("choices") or []
+        for choice in choices:
+            new: list[int] = choice.get("token_ids") or []
+            delta: dict[str, Any] = choice.get("delta") or {}
+            piece: str = delta.get("content") or ""
             if new or piece:
                 last = time.monotonic()
                 first = first or last
@@ -117,7 +119,7 @@ def _message(body: bytes) -> str:
         content: dict[str, Any] = json.loads(text)
     except ValueError:
         return text[:300]
-    error = content.get("error")
-    message = error.get("message") if isinstance(error, dict) else content.get("detail")  # pyright: ignore
+    error: object = content.get("error")
+    message = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else content.get("detail")
     lines = [line for line in str(message or text).splitlines() if line.strip()]
     return lines[-1][:300] if lines else text[:300]

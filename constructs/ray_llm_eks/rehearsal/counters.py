@@ -49,7 +49,7 @@ class Counters:
         return Counters(**{name: value - getattr(other, name) for name, value in vars(self).items()})
 
 
-NAMES = {
+NAMES: Mapping[tuple[str, str | None], str] = {
     ("ray_vllm_prompt_tokens_by_source_total", "local_compute"): "prompt_tokens_computed",
     ("ray_vllm_prompt_tokens_by_source_total", "external_kv_transfer"): "prompt_tokens_received",
     ("ray_vllm_generation_tokens_total", None): "generated_tokens",

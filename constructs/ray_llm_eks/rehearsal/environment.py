@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -168,7 +168,7 @@ def check_disk(folder: Path, free: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def only_one(folder: Path | None = None) -> Iterator[int]:
+def only_one(folder: Path | None = None) -> Generator[int]:
     """Holds the lock that keeps two rehearsals of one user apart; yields its handle.
 
     The kernel releases it with the last process that has it open, so a crash leaves no stale lock.

@@ -32,13 +32,13 @@ QUESTION = "Why does a river never run out of water? Answer in a few sentences, 
 ANSWER_TOKENS = 48
 
 MODEL_LIMIT_S = 60.0
-RAY_LIMIT_S = 120.0
-ENGINES_LIMIT_S = 300.0
+RAY_LIMIT_S = 180.0
+ENGINES_LIMIT_S = 600.0
 MORE_ENGINES_LIMIT_S = 90.0
 """Added for each engine after the second: they start on the same cores."""
 ANSWER_LIMIT_S = 120.0
 COUNTERS_LIMIT_S = 30.0
-COMPARISON_LIMIT_S = 180.0
+COMPARISON_LIMIT_S = 300.0
 COMPARISON_GIB = 2.0
 
 

@@ -166,9 +166,9 @@ class _Planner:
         app = _application(config, self.path)
         llms = list(_llm_configs(app, self.path))
         disaggregated = app["import_path"] == PD_BUILDER
+        http: dict[str, Any] = config.get("http_options") or {}
         if self.machine.http_port is not None:
-            options: dict[str, Any] = config.setdefault("http_options", {})
-            options |= {"host": "127.0.0.1", "port": self.machine.http_port}
+            http = config["http_options"] = {**http, "host": "127.0.0.1", "port": self.machine.http_port}
             self._say("http_options", "Ray shares this machine's network: loopback only, and a port that is free")
         replicas = self._replicas([(name, llm) for name, _, llm in llms])
         transports: set[Transport] = set()
@@ -205,7 +205,7 @@ class _Planner:
             architecture=self.machine.architecture,
             transport=next(iter(transports), None),
             roles=tuple(roles),
-            http_port=int((config.get("http_options") or {}).get("port", 8000)),
+            http_port=int(http.get("port", 8000)),
             cpus=math.ceil(cpus) + 4,
             resources={name: math.ceil(amount) for name, amount in resources.items()},
         )
@@ -314,7 +314,9 @@ class _Planner:
         extra: dict[str, Any] = transfer.setdefault("kv_connector_extra_config", {})
         listed = extra.get("backends") or ["UCX"]
         deployed = [str(name) for name in cast(list[object], listed)] if isinstance(listed, list) else [str(listed)]
-        chosen = self.wanted_transport or next((t for t in self.machine.transports if t in deployed), "UCX")
+        usable = (transport for transport in self.machine.transports if transport in deployed)
+        fallback: Transport = "UCX"
+        chosen = self.wanted_transport or next(usable, fallback)
         if chosen not in self.machine.transports:
             raise NotRehearsable(f"{chosen} cannot be loaded on this machine; say --transport ucx")
         if deployed != [chosen]:

@@ -94,6 +94,8 @@ class _Warden:
                 near_out.close()
                 return
             await asyncio.gather(_pump(near, far_out), _pump(far, near_out))
+            far_out.close()
+            near_out.close()
 
         # The socket was opened outside, and stays there; the connection that it is relayed to is made in here.
         return await asyncio.start_server(connected, sock=socket.socket(fileno=handle))
@@ -129,11 +131,13 @@ class _Warden:
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
+    try:
         while data := await source.read(1 << 16):
             sink.write(data)
             await sink.drain()
-    with contextlib.suppress(OSError):
+        # Only this direction has ended; the answer may still be under way.
+        sink.write_eof()
+    except OSError:
         sink.close()
 
 
@@ -195,9 +199,8 @@ def _second_interface() -> bool:
         ["link", "set", "fab0", "up"],
         ["link", "set", "fab1", "up"],
     )
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return ip is not None and all(
-        subprocess.run([ip, *command], check=False, **quiet).returncode == 0 for command in commands
+        subprocess.run([ip, *command], check=False, capture_output=True).returncode == 0 for command in commands
     )
 
 

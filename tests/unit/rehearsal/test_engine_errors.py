@@ -40,7 +40,10 @@ BACKEND = """\
             "RuntimeError: Failed to create vLLM engine config",
         ),
         (BACKEND, "KeyError: 'ucx'"),
-        ("ModuleNotFoundError: No module named 'torchvision'\nValueError: later", "ModuleNotFoundError: No module named 'torchvision'"),
+        (
+            "ModuleNotFoundError: No module named 'torchvision'\nValueError: later",
+            "ModuleNotFoundError: No module named 'torchvision'",
+        ),
         ("INFO all is well\nPSUtilError: psutil is missing", None),
     ],
     ids=["kernel", "validation", "backend", "first", "none"],

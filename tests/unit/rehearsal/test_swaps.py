@@ -165,7 +165,10 @@ def test_the_context_stays_unless_the_stand_in_is_shorter() -> None:
         ("applications: [{import_path: 'ray.serve.llm:build_dp_openai_app'}]", "needs a group of engines"),
         ("applications: [{}, {}]", "2 applications"),
         ("applications: [{import_path: 'ray.serve.llm:build_openai_app', args: {llm_configs: []}}]", "at least one"),
-        ("applications: [{import_path: 'ray.serve.llm:build_openai_app', args: {llm_configs: [a.yaml]}}]", "another file"),
+        (
+            "applications: [{import_path: 'ray.serve.llm:build_openai_app', args: {llm_configs: [a.yaml]}}]",
+            "another file",
+        ),
         ("applications: [{import_path: 'ray.serve.llm:build_pd_openai_app', args: {}}]", "prefill_config"),
     ],
     ids=lambda value: value[:40],
