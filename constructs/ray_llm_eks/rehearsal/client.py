@@ -100,7 +100,8 @@ def _collect(response: http.client.HTTPResponse, started: float, on_text: Callab
             if piece:
                 on_text(piece)
             reason = choice.get("finish_reason") or reason
-    if not done or not first:
+    # A stream whose KV cache did not arrive ends like a complete one, but without a reason.
+    if not done or not first or reason is None:
         raise RehearsalFailed(f"the answer broke off after {len(ids)} tokens, without a word why")
     return Answer(
         text=text,

@@ -315,8 +315,11 @@ class Rehearsal:
         write("What this machine forces, as a diff; the rest is what will be deployed:\n")
         write(self.plan.diff)
         write("")
-        for swap in self.plan.swaps:
-            write(f"  {swap.path}: {swap.reason}")
+        for swap in dict.fromkeys(
+            (swap.path.removeprefix("prefill_config.").removeprefix("decode_config."), swap.reason)
+            for swap in self.plan.swaps
+        ):
+            write(f"  {swap[0]}: {swap[1]}")
         if self.plan.transport == "UCX" and self._libfabric is None and "LIBFABRIC" in self._text:
             write(f"  LIBFABRIC: {self._why_no_libfabric}")
         for note in self.plan.notes:

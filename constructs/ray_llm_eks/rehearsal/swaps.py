@@ -314,7 +314,7 @@ class _Planner:
         extra: dict[str, Any] = transfer.setdefault("kv_connector_extra_config", {})
         listed = extra.get("backends") or ["UCX"]
         deployed = [str(name) for name in cast(list[object], listed)] if isinstance(listed, list) else [str(listed)]
-        usable = (transport for transport in self.machine.transports if transport in deployed)
+        usable = (transport for transport in self.machine.transports if any(name == transport for name in deployed))
         fallback: Transport = "UCX"
         chosen = self.wanted_transport or next(usable, fallback)
         if chosen not in self.machine.transports:
