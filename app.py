@@ -9,7 +9,10 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
-from ray_llm_eks.errors import ConfigurationError
+from ray_llm_eks.errors import ConfigurationError, DocumentError
+from ray_llm_eks.model_facts import model_from_config
+from ray_llm_eks.rules import check_serve_config
+from ray_llm_eks.rules.app_deployment import deployment_of
 from ray_llm_eks.serve_config import ServeConfig
 from ray_llm_eks.settings import CONTEXT_KEY, Settings, load_settings
 from stacks.accelerators import AcceleratorsStack
@@ -25,7 +28,12 @@ def build(app: cdk.App, settings: Settings) -> None:
     Raises:
         ConfigurationError: a setting or the Serve config cannot work.
     """
-    serve_config = ServeConfig.load(HERE / settings.serving.serve_config)
+    serve_config = load_serve_config(settings)
+    model_file = settings.rules.model_config_file
+    model = model_from_config(HERE / model_file) if model_file else None
+    # Before anything is written; the service's construct checks again and shows what is no error.
+    check_serve_config(serve_config, deployment_of(settings), settings.rules.silence, model=model).raise_errors()
+
     platform = PlatformStack(app, f"{settings.prefix}Platform", settings=settings)
     accelerators = AcceleratorsStack(app, f"{settings.prefix}Accelerators", settings=settings, platform=platform)
     ServingStack(
@@ -33,9 +41,21 @@ def build(app: cdk.App, settings: Settings) -> None:
         f"{settings.prefix}Serving",
         settings=settings,
         serve_config=serve_config,
+        model=model,
         platform=platform,
         accelerators=accelerators,
     )
+
+
+def load_serve_config(settings: Settings) -> ServeConfig:
+    """The Serve config that the settings name, under the name that a person would use."""
+    path = HERE / settings.serving.serve_config
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    try:
+        return ServeConfig.load(path)
+    except DocumentError as error:
+        raise ConfigurationError(f"serving.serve_config: {error}") from None
 
 
 def main() -> int:

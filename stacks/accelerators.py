@@ -35,7 +35,13 @@ class AcceleratorsStack(Stack):
         self.decode_nodes = (
             self._node_group("DecodeNodes", settings.gpu.decode, "decode") if settings.gpu.decode else None
         )
-        DevicePlugins(self, "DevicePlugins", cluster=platform.cluster.cluster, efa_devices=settings.gpu.efa_devices)
+        DevicePlugins(
+            self,
+            "DevicePlugins",
+            cluster=platform.cluster.cluster,
+            efa_devices=settings.gpu.efa_devices,
+            instance_types=[group.facts.name for group in (self.nodes, self.decode_nodes) if group],
+        )
 
     @property
     def worker_nodes(self) -> dict[str, WorkerNodes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aws_cdk import CfnOutput, Stack
 from constructs import Construct
 
+from ray_llm_eks.model_facts import ModelFacts
 from ray_llm_eks.ray_llm_service import RayLlmService
 from ray_llm_eks.serve_config import ServeConfig
 from ray_llm_eks.settings import Settings
@@ -23,6 +24,7 @@ class ServingStack(Stack):
         *,
         settings: Settings,
         serve_config: ServeConfig,
+        model: ModelFacts | None,
         platform: PlatformStack,
         accelerators: AcceleratorsStack,
     ) -> None:
@@ -50,6 +52,8 @@ class ServingStack(Stack):
             upgrade_strategy=serving.upgrade_strategy,
             hugging_face_token_secret=serving.hugging_face_token_secret,
             model_s3_uri=serving.model_s3_uri,
+            silenced_rules=settings.rules.silence,
+            model=model,
         )
         CfnOutput(
             self,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from aws_cdk import aws_eks_v2 as eks
 from constructs import Construct
 
-from .charts import EFA_DEVICE_PLUGIN, EFA_DRA_DRIVER, NVIDIA_DEVICE_PLUGIN, install
+from .charts import EFA_DEVICE_PLUGIN, EFA_DRA_DRIVER, NVIDIA_DEVICE_PLUGIN, Chart, install
+from .errors import ConfigurationError
+from .instances import instance_facts
 from .labels import GPU_TAINT
 
 EfaDevices = Literal["device-plugin", "dra"]
+
+_EFA_CHARTS: Mapping[EfaDevices, Chart] = {"device-plugin": EFA_DEVICE_PLUGIN, "dra": EFA_DRA_DRIVER}
 
 _TOLERATES_GPU_TAINT = {"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}
 
@@ -25,6 +30,25 @@ EFA_VALUES: dict[str, Any] = {"tolerations": [_TOLERATES_GPU_TAINT]}
 """For both EFA charts: without it they run on no tainted node, silently. Their instance-type lists are left alone."""
 
 
+def check_efa_devices(instance_type: str, efa_devices: EfaDevices) -> None:
+    """Refuses a type that the chosen EFA chart does not list: its DaemonSet would run on none of these nodes, silently.
+
+    Raises:
+        ConfigurationError: the type is not in the chart's list; the message says what to choose instead.
+    """
+    facts = instance_facts(instance_type)
+    listed = {"device-plugin": facts.efa_device_plugin, "dra": facts.efa_dra_driver}
+    if listed[efa_devices]:
+        return
+    chart = _EFA_CHARTS[efa_devices]
+    other: EfaDevices = "dra" if efa_devices == "device-plugin" else "device-plugin"
+    raise ConfigurationError(
+        f"gpu.efa_devices: {efa_devices} gives no EFA to {instance_type}: chart {chart.name} {chart.version} does not "
+        "list this type, so its DaemonSet would start no pod there and say nothing. "
+        + (f"Use gpu.efa_devices: {other}, whose chart lists it" if listed[other] else "Use another gpu.instance_type")
+    )
+
+
 class DevicePlugins(Construct):
     """The NVIDIA device plugin, and either the AWS EFA device plugin or the EFA DRA driver, as pinned Helm charts.
 
@@ -33,7 +57,13 @@ class DevicePlugins(Construct):
     """
 
     def __init__(
-        self, scope: Construct, id: str, *, cluster: eks.ICluster, efa_devices: EfaDevices = "device-plugin"
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        cluster: eks.ICluster,
+        efa_devices: EfaDevices = "device-plugin",
+        instance_types: Sequence[str] = (),
     ) -> None:
         """Installs the charts.
 
@@ -43,8 +73,14 @@ class DevicePlugins(Construct):
             cluster: where they are installed.
             efa_devices: "device-plugin" (default; pods request vpc.amazonaws.com/efa) or "dra" (Kubernetes 1.34 or
                 later; pods claim devices of class efa.networking.k8s.aws).
+            instance_types: the types of the GPU nodes, to be checked against the chart's list; default none.
+
+        Raises:
+            ConfigurationError: the EFA chart does not list one of the types.
         """
         super().__init__(scope, id)
+        for instance_type in instance_types:
+            check_efa_devices(instance_type, efa_devices)
         install(
             self,
             "Nvidia",
@@ -57,7 +93,7 @@ class DevicePlugins(Construct):
         install(
             self,
             "Efa",
-            EFA_DRA_DRIVER if efa_devices == "dra" else EFA_DEVICE_PLUGIN,
+            _EFA_CHARTS[efa_devices],
             cluster=cluster,
             namespace="kube-system",
             values=EFA_VALUES,

@@ -40,6 +40,10 @@ class InstanceFacts:
     rdma_read: bool = False
     rdma_write: bool = False
     gpudirect_rdma: Literal["yes", "no", "unknown"] = "no"
+    efa_device_plugin: bool = True
+    """Whether the EFA device plugin's chart, as pinned in ``charts.py``, lists the type."""
+    efa_dra_driver: bool = True
+    """Whether the EFA DRA driver's chart, as pinned in ``charts.py``, lists the type."""
     nvme_gb: int = 0
     """Instance store in all, decimal gigabytes; 0 where there is none."""
     usd_per_hour: float | None = None

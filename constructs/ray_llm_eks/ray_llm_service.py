@@ -11,10 +11,14 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from .device_plugins import check_efa_devices
 from .errors import ConfigurationError
 from .model_cache import ModelCache
+from .model_facts import ModelFacts
 from .principals import pod_identity_principal
 from .ray_manifest import RayServiceSpec, efa_claim_template, ray_service
+from .rule_annotations import annotate
+from .rules import Deployment, NodePool, check_serve_config
 from .serve_config import ServeConfig
 from .worker_pods import WorkerNodes, worker_groups
 
@@ -48,6 +52,8 @@ class RayLlmService(Construct):
         upgrade_strategy: Literal["None", "NewCluster"] = "None",
         hugging_face_token_secret: str | None = None,
         model_s3_uri: str | None = None,
+        silenced_rules: Mapping[str, str] | None = None,
+        model: ModelFacts | None = None,
     ) -> None:
         """Makes the namespace and all in it.
 
@@ -68,17 +74,37 @@ class RayLlmService(Construct):
             hugging_face_token_secret: name or full ARN of a Secrets Manager secret with a token; default none.
             model_s3_uri: S3 prefix of the model's files, copied to the absolute path that the Serve config names as
                 model_source; default none, models come from the Hugging Face Hub.
+            silenced_rules: reasons by rule id; what such a rule finds is shown and does not count.
+            model: the model's shape, where no profile knows it (``model_facts.model_from_config``).
 
         Raises:
-            ConfigurationError: no role found in the Serve config, more nodes needed than there are, or a model_source
-                that does not go with model_s3_uri.
+            ConfigurationError: the rules find an error in the Serve config (all findings are told), no role found in
+                it, more nodes needed than there are, an instance type that the EFA chart does not list, or a
+                model_source that does not go with model_s3_uri.
         """
         super().__init__(scope, id)
+        deployment = Deployment(
+            pools={
+                role: NodePool(name=at.node_role, facts=at.facts, min_nodes=0, max_nodes=at.max_nodes)
+                for role, at in nodes.items()
+            },
+            image=image,
+            ray_version=ray_version,
+            upgrade_strategy=upgrade_strategy,
+            has_hub_token=hugging_face_token_secret is not None,
+            stages_from_s3=model_s3_uri is not None,
+            model_mount=cache.mount_path,
+        )
+        report = check_serve_config(serve_config, deployment, silenced_rules, model=model)
+        report.raise_errors()
+        annotate(self, report)
         if not serve_config.roles:
             raise ConfigurationError(
                 f"{serve_config.path}: no application of ray.serve.llm's builders, so the worker pods cannot be sized"
             )
         groups = worker_groups(serve_config.roles, dict(nodes))
+        for group in groups:
+            check_efa_devices(group.nodes.facts.name, efa_devices)
         fetch = _fetch_arguments(serve_config, cache, model_s3_uri, hugging_face_token_secret)
 
         namespace_manifest = self._manifest(

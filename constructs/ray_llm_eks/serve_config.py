@@ -1,19 +1,24 @@
-"""Reads a Ray Serve config file and finds what a deployment needs to know: the roles and their sizes."""
+"""Reads a Ray Serve config file and finds what a deployment needs to know: the roles and their sizes.
+
+Reading is lenient: a value that makes no sense counts as its default here, and is found by the rules (``rules/``),
+which see everything at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import yaml
-
-from .errors import ConfigurationError
+from .errors import DocumentError
+from .yaml_document import Document, Value, YamlPath, parse_document, read_document
 
 PD_BUILDER = "ray.serve.llm:build_pd_openai_app"
 OPENAI_BUILDER = "ray.serve.llm:build_openai_app"
 DP_BUILDER = "ray.serve.llm:build_dp_openai_app"
+
+AUTO_REPLICAS = 100
+"""What Ray Serve may scale to with ``num_replicas: auto`` and no ``max_replicas``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +30,14 @@ class Role:
     model_source: str | None
     """Hub id or absolute path; None where the file names none, or one in another form."""
     replicas: int
-    """Replicas to make room for: ``num_replicas``, or autoscaling's ``max_replicas``."""
+    """Replicas to make room for: ``num_replicas``, or autoscaling's ``max_replicas``, each times the data parallel
+    size."""
     gpus_per_replica: int
     """Tensor parallel size times pipeline parallel size."""
+    path: YamlPath = ()
+    """Where the LLMConfig of the role is in the file."""
+    first_replicas: int = 1
+    """Replicas that start at once: ``num_replicas``, or autoscaling's ``initial_replicas`` or ``min_replicas``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +47,7 @@ class ServeConfig:
     path: str
     text: str
     roles: tuple[Role, ...]
+    document: Document
 
     @property
     def disaggregated(self) -> bool:
@@ -56,13 +67,7 @@ class ServeConfig:
         Raises:
             ConfigurationError: the file is missing, no text, no YAML, or not a Serve config.
         """
-        try:
-            text = path.read_text("utf-8")
-        except FileNotFoundError:
-            raise ConfigurationError(f"serving.serve_config: there is no file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"serving.serve_config: cannot read {path}: {error}") from None
-        return cls.parse(text, path=str(path))
+        return cls._of(read_document(path))
 
     @classmethod
     def parse(cls, text: str, *, path: str = "<text>") -> ServeConfig:
@@ -71,59 +76,68 @@ class ServeConfig:
         Raises:
             ConfigurationError: no YAML, or not a Serve config.
         """
-        try:
-            document: object = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigurationError(f"{path} is no valid YAML: {error}") from None
-        applications = document.get("applications") if isinstance(document, dict) else None  # pyright: ignore
+        return cls._of(parse_document(text, path=path))
+
+    @classmethod
+    def _of(cls, document: Document) -> ServeConfig:
+        applications = document.get(("applications",))
         if not isinstance(applications, list) or not applications:
-            raise ConfigurationError(
-                f"{path} is not a Ray Serve config: it must be a mapping with a list of applications"
+            raise DocumentError(
+                document.path, "is not a Ray Serve config: it must be a mapping with a list of applications"
             )
-        roles = [role for app in cast(list[object], applications) for role in _roles(app, path)]
-        return cls(path=path, text=text, roles=tuple(roles))
+        roles = [role for number in range(len(applications)) for role in _roles(document, ("applications", number))]
+        return cls(path=document.path, text=document.text, roles=tuple(roles), document=document)
 
 
-def _roles(application: object, path: str) -> Iterator[Role]:
-    app = _mapping(application, path, "applications[]")
-    builder = app.get("import_path")
-    args = _mapping(app.get("args") or {}, path, "args")
+def _roles(document: Document, application: YamlPath) -> Iterator[Role]:
+    builder = document.get((*application, "import_path"))
     if builder == PD_BUILDER:
         for name in ("prefill", "decode"):
-            yield _role(name, args.get(f"{name}_config"), path)
-    elif builder in (OPENAI_BUILDER, DP_BUILDER):
-        configs: object = args.get("llm_configs") or [args.get("llm_config")]
-        if not isinstance(configs, Sequence) or isinstance(configs, str):
-            raise ConfigurationError(f"{path}: args.llm_configs must be a list")
-        for config in cast(Sequence[object], configs):
-            yield _role("llm", config, path)
+            yield from _role(document, name, (*application, "args", f"{name}_config"))
+    elif builder == DP_BUILDER:
+        yield from _role(document, "llm", (*application, "args", "llm_config"))
+    elif builder == OPENAI_BUILDER:
+        configs = document.get((*application, "args", "llm_configs"))
+        for number in range(len(configs) if isinstance(configs, list) else 0):
+            yield from _role(document, "llm", (*application, "args", "llm_configs", number))
 
 
-def _role(name: str, config: object, path: str) -> Role:
-    config = _mapping(config, path, f"the configuration of {name}")
-    loading = _mapping(config.get("model_loading_config") or {}, path, "model_loading_config")
-    engine = _mapping(config.get("engine_kwargs") or {}, path, "engine_kwargs")
-    deployment = _mapping(config.get("deployment_config") or {}, path, "deployment_config")
-    autoscaling = _mapping(deployment.get("autoscaling_config") or {}, path, "autoscaling_config")
-    source = loading.get("model_source", loading.get("model_id"))
-    replicas = autoscaling.get("max_replicas") or deployment.get("num_replicas") or 1
-    return Role(
+def _role(document: Document, name: str, path: YamlPath) -> Iterator[Role]:
+    if not isinstance(document.get(path), dict):
+        return
+    model_id = document.get((*path, "model_loading_config", "model_id"))
+    source = document.get((*path, "model_loading_config", "model_source"))
+    data_parallel = _count(document.get((*path, "engine_kwargs", "data_parallel_size")))
+    first, most = _replicas(document, (*path, "deployment_config"))
+    yield Role(
         name=name,
-        model_id=str(loading.get("model_id", "")),
-        model_source=source if isinstance(source, str) else None,
-        replicas=_positive(1 if replicas == "auto" else replicas, path, f"{name}: number of replicas"),
-        gpus_per_replica=_positive(engine.get("tensor_parallel_size", 1), path, "tensor_parallel_size")
-        * _positive(engine.get("pipeline_parallel_size", 1), path, "pipeline_parallel_size"),
+        model_id=model_id if isinstance(model_id, str) else "",
+        model_source=_text(source if source is not None else model_id),
+        replicas=most * data_parallel,
+        first_replicas=first * data_parallel,
+        gpus_per_replica=_count(document.get((*path, "engine_kwargs", "tensor_parallel_size")))
+        * _count(document.get((*path, "engine_kwargs", "pipeline_parallel_size"))),
+        path=path,
     )
 
 
-def _mapping(value: object, path: str, what: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{path}: {what} must be a mapping, not {type(value).__name__}")
-    return cast(Mapping[str, object], value)
+def _replicas(document: Document, path: YamlPath) -> tuple[int, int]:
+    """Replicas at the start, and at most."""
+    number = document.get((*path, "num_replicas"))
+    scaling = (*path, "autoscaling_config")
+    if not isinstance(document.get(scaling), dict) and number != "auto":
+        return _count(number), _count(number)
+    most = document.get((*scaling, "max_replicas"))
+    least = document.get((*scaling, "initial_replicas"))
+    if least is None:
+        least = document.get((*scaling, "min_replicas"))
+    at_most = _count(most, AUTO_REPLICAS if number == "auto" else 1)
+    return min(_count(least, 1, least=0), at_most), at_most
 
 
-def _positive(value: object, path: str, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"{path}: {what} must be a positive whole number, not {value!r}")
-    return value
+def _count(value: Value, default: int = 1, *, least: int = 1) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value < 10**6 else default
+
+
+def _text(value: Value) -> str | None:
+    return value if isinstance(value, str) else None

@@ -276,6 +276,15 @@ class ServingSettings(_Model):
         return path
 
 
+class RuleSettings(_Model):
+    """The rules that a Serve config is checked by."""
+
+    silence: dict[str, Annotated[str, StringConstraints(min_length=1)]] = Field(default_factory=dict)
+    """Reasons by rule id; what a silenced rule finds is shown and does not count. `ray-llm rules` lists the ids."""
+    model_config_file: str | None = None
+    """Path of the model's config.json, from the folder of app.py, for a model that no profile knows."""
+
+
 class Settings(_Model):
     """All settings of the app; every one has a default."""
 
@@ -291,6 +300,7 @@ class Settings(_Model):
     gpu: GpuSettings = GpuSettings()
     cache: CacheSettings = CacheSettings()
     serving: ServingSettings = ServingSettings()
+    rules: RuleSettings = RuleSettings()
 
     @model_validator(mode="before")
     @classmethod

@@ -57,7 +57,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         },
         r"network.vpc: private_subnets must lie in at least two zones",
     ),
-    ({"serving": {"serve_config": "serve_configs/missing.yaml"}}, r"there is no file .*missing.yaml"),
+    (
+        {"serving": {"serve_config": "serve_configs/missing.yaml"}},
+        r"serving.serve_config: .*missing.yaml: there is no such file",
+    ),
     ({"serving": {"serve_config": "README.md"}}, r"serving.serve_config: 'README.md' is not"),
     ({"serving": {"image": "public.ecr.aws/deep-learning-containers/ray:latest"}}, r"serving.image: pin the image"),
     ({"serving": {"image": "ray"}}, r"serving.image: pin the image"),
@@ -82,11 +85,11 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_wrong_files(tmp_path: Path) -> None:
     for name, content, message in [
-        ("list.yaml", b"- a\n- b\n", "not a Ray Serve config"),
-        ("text.yaml", b"hello\n", "not a Ray Serve config"),
-        ("empty.yaml", b"", "not a Ray Serve config"),
-        ("broken.yaml", b"a: [1\n", "YAML"),
-        ("binary.yaml", b"\xff\xfe\x00\x01", "cannot read"),
+        ("list.yaml", b"- a\n- b\n", "list.yaml.*mapping"),
+        ("text.yaml", b"hello\n", "text.yaml.*mapping"),
+        ("empty.yaml", b"", "empty.yaml.*(mapping|empty)"),
+        ("broken.yaml", b"a: [1\n", "broken.yaml:2:1: "),
+        ("utf16.yaml", b"\xff\xfe\x00\x01", "utf16.yaml: is UTF-16"),
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigurationError, match=message):

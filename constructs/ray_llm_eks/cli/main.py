@@ -1,4 +1,4 @@
-"""The commands of ``ray-llm``; each is a thin layer over a module of the library, imported when it is called."""
+"""The commands of ``ray-llm``: thin layers over the library. The CDK is imported only where it is needed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import typer
 
 from ray_llm_eks import __version__
 from ray_llm_eks.errors import ConfigurationError
+
+from .check import check
+from .rehearse import rehearse
+from .rules import rules
 
 app = typer.Typer(
     help="Large language models on Amazon EKS, prefill and decode on different GPU nodes.",
@@ -59,10 +63,6 @@ def synth(
     synthesize(app_folder, context or [])
 
 
-def _add_rehearse() -> None:
-    from .rehearse import rehearse
-
-    app.command()(rehearse)
-
-
-_add_rehearse()
+app.command()(check)
+app.command()(rules)
+app.command()(rehearse)

@@ -7,8 +7,9 @@ attention layer, so that attention KV and recurrent state both have to be transf
 
 Two properties matter for a rehearsal, and the weights are made so that they hold:
 
-* the answer depends on every part of the prompt: every layer contributes as much as the embedding, so a KV cache that
-  arrived late, partly or in the wrong place changes the answer;
+* the answer depends on every part of the prompt: what comes from other positions weighs more than the token itself,
+  attention is sharp and the recurrent state forgets slowly, so a KV cache that arrived late, partly or in the wrong
+  place changes the answer (plain random weights average over the prompt, and would hide half of it missing);
 * the answer is printable: output rows of the special tokens, of bytes that are no printable ASCII and of unused ids are
   zero, so greedy decoding never picks them (and, as ``<|im_end|>`` is one of them, every answer has ``max_tokens``).
 """
@@ -36,6 +37,12 @@ LINEAR_VALUE_HEADS = 4
 LINEAR_DIM = 64
 CONVOLUTION = 4
 CONTEXT = 32768
+MIXING = 6.0
+"""What comes from other positions outweighs what comes from the token itself."""
+SHARPNESS = 2.0
+"""Attention picks some positions instead of averaging over all."""
+FORGETTING = 0.001
+"""Decay of the recurrent state a token: it remembers a prompt of 1,000 tokens."""
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (PAD, START, END)
 
@@ -190,16 +197,15 @@ def _weights(architecture: str, seed: int, printable: list[int]) -> dict[str, np
                 "linear_attn.in_proj_z": matrix(values, HIDDEN),
                 "linear_attn.in_proj_b": matrix(LINEAR_VALUE_HEADS, HIDDEN),
                 "linear_attn.in_proj_a": matrix(LINEAR_VALUE_HEADS, HIDDEN),
-                "linear_attn.out_proj": matrix(HIDDEN, values),
+                "linear_attn.out_proj": matrix(HIDDEN, values) * np.float32(MIXING),
                 "linear_attn.norm": np.ones(LINEAR_DIM, dtype=np.float32),
                 "linear_attn.conv1d": matrix(2 * keys + values, CONVOLUTION)[:, None, :],
             }
             weights |= {
-                # Decay of the state, between slow (0.05 a token) and fast: some heads remember the whole prompt.
-                f"model.layers.{layer}.linear_attn.A_log": np.log(
-                    np.geomspace(0.05, 8.0, LINEAR_VALUE_HEADS, dtype=np.float32)
+                f"model.layers.{layer}.linear_attn.A_log": np.full(
+                    LINEAR_VALUE_HEADS, np.log(FORGETTING), dtype=np.float32
                 ),
-                f"model.layers.{layer}.linear_attn.dt_bias": np.ones(LINEAR_VALUE_HEADS, dtype=np.float32),
+                f"model.layers.{layer}.linear_attn.dt_bias": np.zeros(LINEAR_VALUE_HEADS, dtype=np.float32),
             }
         else:
             queries = HEADS * HEAD_DIM
@@ -208,9 +214,9 @@ def _weights(architecture: str, seed: int, printable: list[int]) -> dict[str, np
                 "self_attn.q_proj": matrix(queries * (2 if hybrid else 1), HIDDEN),
                 "self_attn.k_proj": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
                 "self_attn.v_proj": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-                "self_attn.o_proj": matrix(HIDDEN, queries),
-                "self_attn.q_norm": norm(HEAD_DIM, dtype=np.float32),
-                "self_attn.k_norm": norm(HEAD_DIM, dtype=np.float32),
+                "self_attn.o_proj": matrix(HIDDEN, queries) * np.float32(MIXING),
+                "self_attn.q_norm": norm(HEAD_DIM, dtype=np.float32) + np.float32(SHARPNESS),
+                "self_attn.k_norm": norm(HEAD_DIM, dtype=np.float32) + np.float32(SHARPNESS),
             }
         weights |= {f"model.layers.{layer}.{name}.weight": value for name, value in parts.items()}
     return {name: np.ascontiguousarray(value) for name, value in weights.items()}
