@@ -77,7 +77,7 @@ def dense(serve_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 "enable_auto_tool_choice": True,
                 "tool_call_parser": "hermes",
                 # A random model would fill the gaps that JSON allows with white space, for ever.
-                "structured_outputs_config": {"disable_any_whitespace": True},
+                "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
             }
             role["deployment_config"] |= {"health_check_period_s": 2, "health_check_timeout_s": 5}
 

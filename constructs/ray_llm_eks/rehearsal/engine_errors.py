@@ -20,7 +20,8 @@ KILLED = re.compile(r"(out of memory|OOM|Killed|SIGKILL|SIGSEGV|Segmentation fau
 WRAPPERS = re.compile(
     r"see (the )?(root cause|stack trace)|EngineDeadError|RayTaskError|RayActorError|ActorDiedError|"
     r"RuntimeError: Engine core initialization failed|CancelledError|KeyboardInterrupt|BrokenPipeError|EOFError|"
-    r"The actor died|Traceback of|WorkerCrashedError|ServeReplica|task is not done|ConnectionResetError|"
+    r"The actor died|Error: Traceback \(|Traceback of|WorkerCrashedError|"
+    r"ServeReplica|task is not done|ConnectionResetError|"
     r"Failed to initialize (replica|deployment)|SystemExit",
     re.IGNORECASE,
 )

@@ -31,6 +31,9 @@ DEFAULT_PORT = 8000
 QUESTION = "Why does a river never run out of water? Answer in a few sentences, as you would to a child of ten."
 ANSWER_TOKENS = 48
 
+KEPT_LOGS = "ray-llm-rehearsal-logs"
+"""Folder, below that for temporary files, where the logs of the last failed rehearsal are kept."""
+
 MODEL_LIMIT_S = 60.0
 RAY_LIMIT_S = 180.0
 ENGINES_LIMIT_S = 600.0
@@ -165,7 +168,22 @@ class Rehearsal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, RehearsalFailed):
+            with contextlib.suppress(OSError, shutil.Error):
+                self._keep_logs()
         self._stack.close()
+
+    def _keep_logs(self) -> None:
+        """Copies the logs of a failed rehearsal out of its folder, in place of those of the one before."""
+        kept = Path(tempfile.gettempdir()) / KEPT_LOGS
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(mode=0o700)
+        for log in self.folder.glob("*.log"):
+            shutil.copy(log, kept)
+        session = self.folder / "r" / "session_latest" / "logs"
+        if session.exists():
+            shutil.copytree(session, kept / "ray", ignore_dangling_symlinks=True)
+        self._progress.say(f"the logs are kept in {kept}")
 
     def start(self) -> None:
         """Makes the stand-in, starts Ray, hands over the config and waits until the application runs.

@@ -314,9 +314,7 @@ class _Planner:
         extra: dict[str, Any] = transfer.setdefault("kv_connector_extra_config", {})
         listed = extra.get("backends") or ["UCX"]
         deployed = [str(name) for name in cast(list[object], listed)] if isinstance(listed, list) else [str(listed)]
-        usable = (transport for transport in self.machine.transports if any(name == transport for name in deployed))
-        fallback: Transport = "UCX"
-        chosen = self.wanted_transport or next(usable, fallback)
+        chosen: Transport = self.wanted_transport or self._usable(deployed)
         if chosen not in self.machine.transports:
             raise NotRehearsable(f"{chosen} cannot be loaded on this machine; say --transport ucx")
         if deployed != [chosen]:
@@ -328,6 +326,12 @@ class _Planner:
                 else f"{' and '.join(deployed)} cannot be loaded on this machine",
             )
         return chosen
+
+    def _usable(self, deployed: Sequence[str]) -> Transport:
+        for transport in self.machine.transports:
+            if transport in deployed:
+                return transport
+        return "UCX"
 
     def _replicas(self, llms: Sequence[tuple[str, Mapping[str, Any]]]) -> list[int]:
         """How many of each the memory allows: one each at least, then as many as the file says, the smallest first."""
