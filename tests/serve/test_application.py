@@ -112,13 +112,17 @@ def test_n_answers(client: OpenAI) -> None:
 
 def test_a_tool_call(client: OpenAI) -> None:
     choice = {"type": "function", "function": {"name": "get_weather"}}
-    message = chat(client, tools=[WEATHER], tool_choice=choice, max_tokens=64).choices[0].message
+    message = chat(client, tools=[WEATHER], tool_choice=choice, max_tokens=256).choices[0].message
     (call,) = message.tool_calls
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments)["city"] in {"Paris", "Rome"}
 
 
-@pytest.mark.parametrize("text", ["é😀 中文 \u0000 \ud7ff\U0010ffff", "\u202e right to left", "a" * 2000], ids=ascii)
+@pytest.mark.parametrize(
+    "text",
+    ["é😀 中文 \u0000 \ud7ff\U0010ffff", "\u202e right to left", "a" * 2000],
+    ids=["unicode", "direction", "long"],
+)
 def test_any_text_survives(client: OpenAI, text: str) -> None:
     answer = client.completions.create(model=MODEL, prompt=text, max_tokens=1, temperature=0, echo=True)
     assert answer.choices[0].text.startswith(text)

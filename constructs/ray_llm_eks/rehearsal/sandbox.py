@@ -80,7 +80,9 @@ class Sandbox:
         self._send({"relay": listener.fileno(), "port": port})
 
     def run(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Starts a program inside; its output goes to ``log``."""
+        """Starts a program inside; its output goes to ``log``. A name may be used again once its program has ended."""
+        self._take_exit_codes()
+        self._exit_codes.pop(name, None)
         self._send({"run": name, "argv": list(argv), "env": dict(env), "log": str(log)})
 
     def exit_code(self, name: str) -> int | None:
@@ -89,10 +91,7 @@ class Sandbox:
         Raises:
             RehearsalFailed: the warden itself is gone.
         """
-        while not self._events.empty():
-            event = self._events.get()
-            if event.get("event") == "exit":
-                self._exit_codes[event["name"]] = event["code"]
+        self._take_exit_codes()
         if name not in self._exit_codes and self._process.poll() is not None:
             raise RehearsalFailed("the process that watches over the rehearsal was killed")
         return self._exit_codes.get(name)
@@ -119,6 +118,12 @@ class Sandbox:
     ) -> None:
         # A second Ctrl-C must not leave anything behind: the warden finishes its work whatever happens to us.
         self.close()
+
+    def _take_exit_codes(self) -> None:
+        while not self._events.empty():
+            event = self._events.get()
+            if event.get("event") == "exit":
+                self._exit_codes[event["name"]] = event["code"]
 
     def _send(self, message: Mapping[str, object]) -> None:
         assert self._process.stdin is not None

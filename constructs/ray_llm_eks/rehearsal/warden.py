@@ -93,7 +93,9 @@ class _Warden:
             except OSError:
                 near_out.close()
                 return
-            await asyncio.gather(_pump(near, far_out), _pump(far, near_out))
+            # At the end, connections may still be open.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(_pump(near, far_out), _pump(far, near_out))
             far_out.close()
             near_out.close()
 

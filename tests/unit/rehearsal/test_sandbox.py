@@ -118,6 +118,8 @@ def test_how_a_program_ended_is_told(tmp_path: Path) -> None:
     with Sandbox() as sandbox:
         sandbox.run("fails", [sys.executable, "-c", "raise SystemExit(7)"], env=dict(os.environ), log=tmp_path / "log")
         assert wait_for(lambda: sandbox.exit_code("fails"), what="the end", limit_s=30, interval_s=0.05) == 7
+        sandbox.run("fails", [sys.executable, "-c", "raise SystemExit(8)"], env=dict(os.environ), log=tmp_path / "log")
+        assert wait_for(lambda: sandbox.exit_code("fails"), what="the end", limit_s=30, interval_s=0.05) == 8
         sandbox.run("missing", ["/no/such/program"], env={}, log=tmp_path / "log")
         assert wait_for(lambda: sandbox.exit_code("missing"), what="the end", limit_s=30, interval_s=0.05) == 127
 
