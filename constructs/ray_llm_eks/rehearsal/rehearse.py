@@ -312,6 +312,13 @@ class Rehearsal:
         """Folder of the model that runs."""
         return str(self._options.model or self.folder / "model")
 
+    def stop_application(self) -> None:
+        """Stops Ray and the engines, but not the rehearsal: makes room to compare with one engine alone."""
+        self._sandbox.kill_all("the application")
+        wait_for(
+            lambda: self._sandbox.exit_code("the application"), what="the application to stop", limit_s=MODEL_LIMIT_S
+        )
+
     def alive(self) -> bool:
         """Whether the processes are still watched over; False means that somebody killed them."""
         try:
@@ -429,6 +436,8 @@ class Rehearse:
                 for statement in proof.statements:
                     progress.say(statement)
             comparison = None
+            if not self.keep:
+                rehearsal.stop_application()
             if checks.available_memory_bytes() > COMPARISON_GIB * checks.GIB:
                 comparison = rehearsal.compare([answer])[0]
                 progress.say(f"the greedy answer: {comparison.statement}")

@@ -85,6 +85,12 @@ class Sandbox:
         self._exit_codes.pop(name, None)
         self._send({"run": name, "argv": list(argv), "env": dict(env), "log": str(log)})
 
+    def kill_all(self, name: str) -> None:
+        """Kills all that runs inside; ``exit_code(name)`` is 0 when it is gone. Programs can be started again."""
+        self._take_exit_codes()
+        self._exit_codes.pop(name, None)
+        self._send({"kill": name})
+
     def exit_code(self, name: str) -> int | None:
         """How a program ended; None while it runs.
 

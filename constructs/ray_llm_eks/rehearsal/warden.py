@@ -6,7 +6,7 @@ own, which vanishes with its last user. It adopts every process that a child of 
 input ends (because it is told to stop, or because whoever started it died) it kills all of them before it goes itself.
 
 Protocol: JSON lines. First line in: ``{"isolate", "shared_memory_bytes", "remove"}``. Then, any number of times,
-``{"relay": HANDLE, "port": N}`` or ``{"run": NAME, "argv": […], "env": {…}, "log": PATH}``. Out:
+``{"relay": HANDLE, "port": N}``, ``{"run": NAME, "argv": […], "env": {…}, "log": PATH}`` or ``{"kill": NAME}``. Out:
 ``{"event": "ready", …}``, ``{"event": "exit", "name": NAME, "code": N}``, and at the end
 ``{"event": "stopped", "left": […]}``.
 """
@@ -81,6 +81,9 @@ class _Warden:
             order = json.loads(line)
             if "relay" in order:
                 self._relays.append(await self._relay(order["relay"], order["port"]))
+            elif "kill" in order:
+                _kill_all()
+                _tell({"event": "exit", "name": order["kill"], "code": 0})
             else:
                 self._run(order)
         for relay in self._relays:

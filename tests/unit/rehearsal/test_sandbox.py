@@ -124,6 +124,16 @@ def test_how_a_program_ended_is_told(tmp_path: Path) -> None:
         assert wait_for(lambda: sandbox.exit_code("missing"), what="the end", limit_s=30, interval_s=0.05) == 127
 
 
+def test_all_can_be_killed_before_the_end(tmp_path: Path) -> None:
+    with Sandbox() as sandbox:
+        pid = start_daemon(sandbox, tmp_path, f"test-kill-{os.getpid()}")
+        sandbox.kill_all("all")
+        assert wait_for(lambda: sandbox.exit_code("all"), what="the end", limit_s=30, interval_s=0.05) == 0
+        assert gone(pid)
+        sandbox.run("after", [sys.executable, "-c", "raise SystemExit(3)"], env=dict(os.environ), log=tmp_path / "log")
+        assert wait_for(lambda: sandbox.exit_code("after"), what="the end", limit_s=30, interval_s=0.05) == 3
+
+
 def test_a_taken_port_is_refused() -> None:
     with listen(0) as taken, pytest.raises(OSError, match="in use"):
         listen(int(taken.getsockname()[1]))
