@@ -1,6 +1,8 @@
 # What the README shows. Everything is installed into .venv; nothing outside the checkout is touched.
 VENV := .venv
 BIN := $(VENV)/bin
+# The Node.js of .venv before the one of the machine, which may be too old for the CDK or absent.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTHON ?= python3
 
 .PHONY: help setup synth test lint snapshots serve-setup rehearse clean

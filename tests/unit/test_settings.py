@@ -136,6 +136,7 @@ def test_v29_stays_selectable() -> None:
 def run_app(settings: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "CDK_OUTDIR": str(folder / "cdk.out"),
         "CDK_CONTEXT_JSON": json.dumps({"ray-llm": settings}),
     }
