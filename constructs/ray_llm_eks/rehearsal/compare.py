@@ -2,10 +2,9 @@
 
 A dense model in float32 is compared exactly, token by token. A hybrid one cannot be: its CPU kernels exist in bfloat16
 only, decode advances the recurrent state over the last prompt token with another kernel than a prefill does, and
-logits differ by about 0.03. Where the two best tokens are nearer than that, either is right, and the texts part for
-good. So its answer is judged as vLLM's own tests do: the single engine reads prompt and answer, and each token of the
-answer must be its first choice, or nearly (log-probability within a tolerance). A KV cache that did not arrive whole
-is off by whole units.
+log-probabilities differ by up to 0.1. Where the two best tokens are nearer than that, either is right, and the texts
+part for good. So its answer is judged as vLLM's own tests do: the single engine reads prompt and answer, and each token
+of the answer must be its first choice, or nearly (log-probability within a tolerance).
 """
 
 from __future__ import annotations
@@ -16,7 +15,11 @@ from dataclasses import dataclass
 from .architecture import Architecture
 
 HYBRID_TOLERANCE = 0.2
-"""Difference of log-probabilities up to which two tokens count as equally good in bfloat16. Measured: up to 0.03."""
+"""Difference of log-probabilities up to which two tokens count as equally good in bfloat16.
+
+Measured over 21 prompts of 5 to 1,900 tokens: up to 0.094. One wrong block of 16 tokens in 1,900: 0.5; half of them
+wrong: 1.5.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
