@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTHON ?= python3
 
-.PHONY: help setup synth test lint snapshots serve-setup rehearse clean
+.PHONY: help setup synth test lint test-serve snapshots serve-setup rehearse clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -33,9 +33,11 @@ lint: $(VENV)/.dev ## Formatting, linting, types
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
 
-# FAST=1 leaves out the tests that start Ray and vLLM: seconds instead of minutes.
-test: lint $(if $(FAST),,serve-setup) ## Everything; FAST=1 without the tests that start Ray and vLLM
-	$(BIN)/python -m pytest $(if $(FAST),-m "not serve")
+test: lint $(if $(FAST),,serve-setup) ## All tests but those that start engines; FAST=1 without Ray's classes too
+	$(BIN)/python -m pytest -m "not $(if $(FAST),serve,cluster)"
+
+test-serve: $(VENV)/.dev serve-setup ## The tests that start Ray and engines
+	$(BIN)/python -m pytest tests/serve -m cluster
 
 snapshots: $(VENV)/.dev ## Accept changed templates
 	$(BIN)/python -m pytest tests/snapshots --snapshot-update

@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.serve)
+            if item.path.name != "test_ray_schema.py":
+                item.add_marker(pytest.mark.cluster)
 
 
 @pytest.fixture(scope="session")
