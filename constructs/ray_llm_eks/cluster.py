@@ -18,11 +18,10 @@ from constructs import Construct, IDependable
 from .acknowledgements import acknowledge, managed_policy
 from .addons import CSI_DRIVERS, eks_addon
 from .errors import ConfigurationError
+from .forms import dns_label, matching, public_access
 from .kubectl_layer import kubectl_layer
 from .network import AnyNetwork
 from .principals import account_principal
-
-ANYWHERE = "0.0.0.0/0"
 
 BEFORE_NODES = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")
 """Add-ons whose DaemonSets a node needs in order to become Ready."""
@@ -83,12 +82,11 @@ class Cluster(Construct):
                 f"{self.node.path}: addon_versions names {', '.join(sorted(unknown))}; the add-ons installed here are "
                 f"{', '.join((*BEFORE_NODES, *AFTER_NODES, *CSI_DRIVERS))}"
             )
+        for version in self._addon_versions.values():
+            matching(version, r"v\d+\.\d+\.\d+-eksbuild\.\d+", "a version in addon_versions (v1.12.4-eksbuild.1)")
         cidrs = [str(cidr) for cidr in public_access_cidrs]
-        if ANYWHERE in cidrs and not allow_public_access_from_anywhere:
-            raise ConfigurationError(
-                f"{self.node.path}: public_access_cidrs contains {ANYWHERE}; name your addresses, "
-                "or pass allow_public_access_from_anywhere=True"
-            )
+        public_access(public_access_cidrs, from_anywhere=allow_public_access_from_anywhere)
+        dns_label(cluster_name)
         log_group = logs.LogGroup(
             self,
             "ControlPlaneLogs",

@@ -79,6 +79,8 @@ class DevicePlugins(Construct):
             ConfigurationError: the EFA chart does not list one of the types.
         """
         super().__init__(scope, id)
+        if efa_devices not in _EFA_CHARTS:
+            raise ConfigurationError(f"{self.node.path}: efa_devices must be {' or '.join(_EFA_CHARTS)}")
         for instance_type in instance_types:
             check_efa_devices(instance_type, efa_devices)
         install(

@@ -13,7 +13,7 @@ from constructs import Construct
 
 from .acknowledgements import acknowledge_node_role
 from .errors import ConfigurationError
-from .instances import InstanceFacts, efa_gpu_instance_names, instance_facts
+from .instances import InstanceFacts, check_node_counts, efa_gpu_instance_names, instance_facts
 from .labels import GPU_PRESENT, GPU_TAINT, INSTANCE_TYPE, NODE_ROLE
 from .node_user_data import node_user_data
 from .principals import ec2_principal
@@ -198,11 +198,7 @@ class EfaNodeGroup(Construct):
             raise ConfigurationError(
                 f"{path}: exactly one subnet in one zone, not {len(subnets)}; EFA traffic cannot cross zones"
             )
-        if not 0 <= min_nodes <= desired_nodes <= max_nodes or desired_nodes < 1:
-            raise ConfigurationError(
-                f"{path}: 0 <= min_nodes <= desired_nodes <= max_nodes and at least one desired node, "
-                f"not {min_nodes}, {desired_nodes}, {max_nodes}"
-            )
+        check_node_counts(path, min_nodes, desired_nodes, max_nodes)
         if capacity == "spot" and capacity_reservation_id:
             raise ConfigurationError(
                 f"{path}: Spot instances cannot run in capacity reservation {capacity_reservation_id}"

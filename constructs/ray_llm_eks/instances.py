@@ -96,6 +96,19 @@ def instance_facts(name: str) -> InstanceFacts:
         ) from None
 
 
+def check_node_counts(path: str, min_nodes: int, desired_nodes: int, max_nodes: int) -> None:
+    """Refuses the size of a node group that EKS would refuse.
+
+    Raises:
+        ConfigurationError: the numbers are out of order, or no node is desired.
+    """
+    if not 0 <= min_nodes <= desired_nodes <= max_nodes or desired_nodes < 1:
+        raise ConfigurationError(
+            f"{path}: 0 <= min_nodes <= desired_nodes <= max_nodes and at least one desired node, "
+            f"not {min_nodes}, {desired_nodes}, {max_nodes}"
+        )
+
+
 @cache
 def gpu_facts(gpu: str) -> GpuFacts:
     """The facts of a GPU model as ``InstanceFacts.gpu`` names it."""

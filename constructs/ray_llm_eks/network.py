@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import cast
 
-from aws_cdk import Annotations, Fn
+from aws_cdk import Annotations, Fn, Token
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from .acknowledgements import acknowledge
 from .errors import ConfigurationError
-
-_ZONE_ID = re.compile(r"[a-z]{2,}\d-az\d")
+from .forms import ZONE_ID, vpc_range, vpc_zones, zone
 
 INTERFACE_ENDPOINTS = {
     "Ecr": ec2.InterfaceVpcEndpointAwsService.ECR,
@@ -75,12 +73,15 @@ class Network(Construct):
             flow_logs: all traffic to a CloudWatch log group kept for a month; default none.
 
         Raises:
-            ConfigurationError: the address range is too small or too large.
+            ConfigurationError: an address range that no VPC may have, no zone, or no NAT gateway.
         """
         super().__init__(scope, id)
         cidr = cidr or IPv4Network("10.0.0.0/16")
-        if not 16 <= cidr.prefixlen <= 20:
-            raise ConfigurationError(f"{self.node.path}: cidr {cidr} must be /16 to /20")
+        vpc_range(cidr)
+        if gpu_zone is not None and not Token.is_unresolved(gpu_zone):
+            zone(gpu_zone)
+        if nat_gateways not in (1, 2):
+            raise ConfigurationError(f"{self.node.path}: nat_gateways must be 1 or 2, not {nat_gateways}")
         blocks = list(cidr.subnets(prefixlen_diff=4))
 
         self.vpc: ec2.IVpc = ec2.Vpc(
@@ -137,7 +138,7 @@ class Network(Construct):
             )
 
     def _gpu_subnet(self, block: IPv4Network, zone: str | None) -> ec2.ISubnet:
-        by_id = zone is not None and _ZONE_ID.fullmatch(zone) is not None
+        by_id = zone is not None and ZONE_ID.fullmatch(zone) is not None
         subnet = ec2.PrivateSubnet(
             self,
             "GpuSubnet",
@@ -175,7 +176,7 @@ class Network(Construct):
             gpu_subnet: for the GPU nodes and the model cache.
 
         Raises:
-            ConfigurationError: fewer than two zones.
+            ConfigurationError: fewer than two zones, or zones of several regions.
         """
         return ImportedNetwork(scope, id, vpc_id=vpc_id, private_subnets=private_subnets, gpu_subnet=gpu_subnet)
 
@@ -194,8 +195,7 @@ class ImportedNetwork(Construct):
     ) -> None:
         super().__init__(scope, id)
         zones = [subnet.zone for subnet in private_subnets]
-        if len(set(zones)) < 2:
-            raise ConfigurationError(f"{self.node.path}: private_subnets must lie in at least two zones")
+        vpc_zones(zones, gpu_subnet.zone)
         self.gpu_subnet: ec2.ISubnet = ec2.Subnet.from_subnet_attributes(
             self, "Gpu", subnet_id=gpu_subnet.subnet_id, availability_zone=gpu_subnet.zone
         )

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Literal
 
-from aws_cdk import ArnFormat, Stack
+from aws_cdk import ArnFormat, Stack, Token
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from . import forms
 from .device_plugins import check_efa_devices
 from .errors import ConfigurationError
 from .model_cache import ModelCache
@@ -79,10 +80,21 @@ class RayLlmService(Construct):
 
         Raises:
             ConfigurationError: the rules find an error in the Serve config (all findings are told), no role found in
-                it, more nodes needed than there are, an instance type that the EFA chart does not list, or a
-                model_source that does not go with model_s3_uri.
+                it, no or too few nodes for a role, a name of no valid form, an instance type that the EFA chart does
+                not list, or a model_source that does not go with model_s3_uri.
         """
         super().__init__(scope, id)
+        for check, name in (
+            (forms.namespace, namespace),
+            (forms.service_name, service_name),
+            (forms.pinned_image, image),
+            (forms.secret, hugging_face_token_secret),
+            (forms.s3_prefix, model_s3_uri),
+        ):
+            if name is not None and not Token.is_unresolved(name):
+                check(name)
+        if missing := {role.name for role in serve_config.roles} - nodes.keys():
+            raise ConfigurationError(f"{self.node.path}: nodes names none for {', '.join(sorted(missing))}")
         deployment = Deployment(
             pools={
                 role: NodePool(name=at.node_role, facts=at.facts, min_nodes=0, max_nodes=at.max_nodes)

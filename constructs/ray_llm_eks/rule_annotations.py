@@ -9,7 +9,10 @@ from .rules import Report, Severity
 
 
 def annotate(construct: IConstruct, report: Report) -> None:
-    """Adds warnings and information of a report to a construct; errors have stopped the synthesis before."""
+    """Adds a report's warnings, silences and memory figures to a construct.
+
+    Errors have stopped the synthesis before; plain information is for ``ray-llm check``.
+    """
     annotations = Annotations.of(construct)
     for finding in report.findings:
         place = f"{finding.file}:{finding.line}:{finding.column}"
@@ -20,7 +23,5 @@ def annotate(construct: IConstruct, report: Report) -> None:
             annotations.add_warning_v2(
                 f"ray-llm:{finding.rule}", f"{text} At run time: {finding.consequence} Fix: {finding.fix}"
             )
-        else:
-            annotations.add_info(text)
     for note in report.notes:
         annotations.add_info(f"{note.file}:{note.line} memory of {note.subject}: {note.text}")

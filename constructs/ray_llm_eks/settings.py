@@ -6,15 +6,16 @@ Constructs never read settings; ``stacks/`` turns them into props.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from ipaddress import IPv4Network
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self, cast
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -23,57 +24,65 @@ from pydantic import (
     model_validator,
 )
 
+from . import forms
 from .errors import ConfigurationError
 from .instances import instance_facts
+from .rules import unknown_rules
+from .yaml_document import parse_document
 
 CONTEXT_KEY = "ray-llm"
 """The CDK context key that holds the settings."""
 
-ANYWHERE = IPv4Network("0.0.0.0/0")
-
 DEFAULT_IMAGE = "public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1.0.0"
 """AWS Ray LLM Deep Learning Container: Ray 2.58.0, vLLM 0.26.0, CUDA 13, released 2026-08-31."""
 
-ZONE_NAME = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
-ZONE_ID = re.compile(r"[a-z]{2,}\d-az\d")
+
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    """A check of the library's, which raises ``ConfigurationError``, as a validator."""
+
+    def validate(value: str) -> str:
+        with _as_value_error():
+            check(value)
+        return value
+
+    return AfterValidator(validate)
 
 
-def _known_instance_type(name: str) -> str:
+@contextmanager
+def _as_value_error() -> Generator[None, None, None]:
+    """pydantic adds the setting's path to a ValueError."""
     try:
-        instance_facts(name)
+        yield
     except ConfigurationError as error:
         raise ValueError(str(error)) from None
-    return name
 
 
-def _zone(zone: str) -> str:
-    if not (ZONE_NAME.fullmatch(zone) or ZONE_ID.fullmatch(zone)):
-        raise ValueError(
-            f"{zone!r} is neither one zone name (us-west-2b) nor one zone id (usw2-az2); "
-            "EFA cannot cross zones, so give exactly one"
-        )
-    return zone
+def _matching(pattern: str, wanted: str) -> AfterValidator:
+    return _checked(lambda text: forms.matching(text, pattern, wanted))
 
 
-def _pinned_image(image: str) -> str:
-    name, _, digest = image.partition("@")
-    if digest:
-        if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-            raise ValueError(f"{digest!r} is not an image digest (sha256: and 64 hex digits)")
-        return image
-    tag = name.rsplit("/", 1)[-1].partition(":")[2]
-    if tag in ("", "latest"):
-        raise ValueError("pin the image by a version tag or a digest; 'latest' changes under a running service")
-    return image
+def _text(value: object) -> object:
+    """A number would be read as an address too."""
+    if not isinstance(value, str | IPv4Network):
+        raise ValueError("write an address range as text, such as 203.0.113.7/32")
+    return value
 
 
-InstanceTypeName = Annotated[str, AfterValidator(_known_instance_type)]
-Zone = Annotated[str, AfterValidator(_zone)]
-PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
-DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
-SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]
-SecretName = Annotated[str, StringConstraints(pattern=r"^[\w/+=.@:-]+$")]
-RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[\w-]*:iam::\d{12}:(role|user)/.+$")]
+InstanceTypeName = Annotated[str, _checked(instance_facts)]
+Zone = Annotated[str, _checked(forms.zone)]
+PinnedImage = Annotated[str, _checked(forms.pinned_image)]
+DnsLabel = Annotated[str, _checked(forms.dns_label)]
+SubnetId = Annotated[str, _matching(r"subnet-[0-9a-f]{8,17}", "a subnet's id (subnet-0123456789abcdef0)")]
+RoleOrUserArn = Annotated[
+    str,
+    _matching(
+        r"arn:aws[\w-]*:iam::\d{12}:(role|user)/[\w+=,.@/-]+",
+        "the ARN of an IAM role or user (arn:aws:iam::111122223333:role/PlatformTeam)",
+    ),
+]
+IpRange = Annotated[IPv4Network, BeforeValidator(_text)]
+Nodes = Annotated[int, Field(ge=0, le=1000, strict=True)]
+SomeNodes = Annotated[int, Field(ge=1, le=1000, strict=True)]
 
 
 class _Model(BaseModel):
@@ -90,7 +99,7 @@ class ImportedSubnet(_Model):
 class ImportedVpc(_Model):
     """An existing VPC to use instead of making one. All subnets need a route to the internet or to endpoints."""
 
-    vpc_id: Annotated[str, StringConstraints(pattern=r"^vpc-[0-9a-f]{8,17}$")]
+    vpc_id: Annotated[str, _matching(r"vpc-[0-9a-f]{8,17}", "a VPC's id (vpc-0123456789abcdef0)")]
     private_subnets: Annotated[tuple[ImportedSubnet, ...], Field(min_length=2)]
     """For the control plane's interfaces and the system nodes; at least two zones."""
     gpu_subnet: ImportedSubnet
@@ -98,8 +107,10 @@ class ImportedVpc(_Model):
 
     @model_validator(mode="after")
     def _two_zones(self) -> Self:
-        if len({subnet.zone for subnet in self.private_subnets}) < 2:
-            raise ValueError("private_subnets must lie in at least two zones: EKS asks for that")
+        with _as_value_error():
+            forms.vpc_zones([subnet.zone for subnet in self.private_subnets], self.gpu_subnet.zone)
+        if len({subnet.id for subnet in self.private_subnets}) < len(self.private_subnets):
+            raise ValueError("private_subnets names a subnet twice")
         return self
 
 
@@ -108,9 +119,9 @@ class NetworkSettings(_Model):
 
     vpc: ImportedVpc | None = None
     """An existing VPC; default: a new one."""
-    cidr: IPv4Network = IPv4Network("10.0.0.0/16")
+    cidr: IpRange = IPv4Network("10.0.0.0/16")
     """Address range of the new VPC, /16 to /20."""
-    nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
+    nat_gateways: Annotated[int, Field(ge=1, le=2, strict=True)] = 1
     interface_endpoints: bool = False
     """ECR, STS, EC2, EKS, EKS-auth and CloudWatch Logs without the NAT gateway; on in production."""
     flow_logs: bool = False
@@ -119,9 +130,16 @@ class NetworkSettings(_Model):
     @field_validator("cidr")
     @classmethod
     def _size(cls, cidr: IPv4Network) -> IPv4Network:
-        if not 16 <= cidr.prefixlen <= 20:
-            raise ValueError(f"{cidr} is a /{cidr.prefixlen}; the VPC takes /16 to /20")
-        return cidr
+        with _as_value_error():
+            return forms.vpc_range(cidr)
+
+    @model_validator(mode="after")
+    def _of_a_new_vpc(self) -> Self:
+        if self.vpc and (others := self.model_fields_set - {"vpc"}):
+            raise ValueError(
+                f"vpc is an existing one, {', '.join(sorted(others))} would be of a new one: remove either"
+            )
+        return self
 
 
 class ClusterSettings(_Model):
@@ -129,32 +147,36 @@ class ClusterSettings(_Model):
 
     name: DnsLabel = "ray-llm"
     """Cluster name; unique in an account and region."""
-    kubernetes_version: Annotated[str, StringConstraints(pattern=r"^1\.\d{2}$")] = "1.36"
-    kubectl_layer: Annotated[str, StringConstraints(pattern=r"^v\d{2}$")] | None = None
+    kubernetes_version: Annotated[str, _matching(r"1\.\d\d", 'a Kubernetes version such as "1.36"')] = "1.36"
+    kubectl_layer: Annotated[str, _matching(r"v\d\d", "a layer such as v36")] | None = None
     """Force a kubectl layer package (for example v29); default: the one for the Kubernetes version."""
     admin_arns: tuple[RoleOrUserArn, ...] = ()
     """IAM roles or users that get cluster admin; default: a new role that the account's administrators may assume."""
-    public_access_cidrs: tuple[IPv4Network, ...] = ()
+    public_access_cidrs: tuple[IpRange, ...] = ()
     """Addresses that may reach the public API endpoint; default: none, the endpoint is private."""
     allow_public_access_from_anywhere: bool = False
     """Must be true for 0.0.0.0/0 in public_access_cidrs."""
     addon_versions: dict[str, str] = Field(default_factory=dict)
     """Pinned EKS add-on versions by add-on name; default: EKS's default for the Kubernetes version."""
 
+    @field_validator("admin_arns")
+    @classmethod
+    def _once(cls, arns: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(arns)) < len(arns):
+            raise ValueError("names a role or user twice; EKS takes one access entry for each")
+        return arns
+
     @model_validator(mode="after")
     def _not_the_whole_world_by_accident(self) -> Self:
-        if ANYWHERE in self.public_access_cidrs and not self.allow_public_access_from_anywhere:
-            raise ValueError(
-                "public_access_cidrs contains 0.0.0.0/0: name your own addresses (for example 203.0.113.7/32), "
-                "or say allow_public_access_from_anywhere: true"
-            )
+        with _as_value_error():
+            forms.public_access(self.public_access_cidrs, from_anywhere=self.allow_public_access_from_anywhere)
         return self
 
 
 class _NodeCounts(_Model):
-    min_nodes: Annotated[int, Field(ge=0)]
-    desired_nodes: Annotated[int, Field(ge=1)]
-    max_nodes: Annotated[int, Field(ge=1)]
+    min_nodes: Nodes
+    desired_nodes: SomeNodes
+    max_nodes: SomeNodes
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -170,15 +192,20 @@ class SystemNodeSettings(_NodeCounts):
     """CPU nodes for the Ray head, the operator and the add-ons."""
 
     instance_type: InstanceTypeName = "m7i.xlarge"
-    min_nodes: Annotated[int, Field(ge=0)] = 1
-    desired_nodes: Annotated[int, Field(ge=1)] = 1
-    max_nodes: Annotated[int, Field(ge=1)] = 2
+    min_nodes: Nodes = 1
+    desired_nodes: SomeNodes = 1
+    max_nodes: SomeNodes = 2
 
     @field_validator("instance_type")
     @classmethod
     def _no_gpu(cls, name: str) -> str:
-        if instance_facts(name).gpus:
+        facts = instance_facts(name)
+        if facts.gpus:
             raise ValueError(f"{name} has GPUs; the system nodes are CPU nodes (default m7i.xlarge)")
+        if facts.vcpus < 4:
+            raise ValueError(
+                f"{name} is too small: beside the Ray head (2 CPU, 8 GiB) nothing fits; take m7i.xlarge or larger"
+            )
         return name
 
 
@@ -186,16 +213,20 @@ class GpuNodeSettings(_NodeCounts):
     """One group of GPU nodes."""
 
     instance_type: InstanceTypeName = "g6.8xlarge"
-    min_nodes: Annotated[int, Field(ge=0)] = 2
-    desired_nodes: Annotated[int, Field(ge=1)] = 2
-    max_nodes: Annotated[int, Field(ge=1)] = 2
+    min_nodes: Nodes = 2
+    desired_nodes: SomeNodes = 2
+    max_nodes: SomeNodes = 2
     capacity: Literal["on-demand", "spot", "capacity-block"] = "on-demand"
-    capacity_reservation_id: Annotated[str, StringConstraints(pattern=r"^cr-[0-9a-f]{8,17}$")] | None = None
+    capacity_reservation_id: (
+        Annotated[str, _matching(r"cr-[0-9a-f]{8,17}", "a reservation's id (cr-0123456789abcdef0)")] | None
+    ) = None
     """On-Demand Capacity Reservation or Capacity Block to run in."""
-    placement_group_name: str | None = None
+    placement_group_name: Annotated[str, _matching(r"[!-~]([ -~]{0,253}[!-~])?", "a placement group's name")] | None = (
+        None
+    )
     """An existing cluster placement group, such as the one a reservation was made in; default: a new one,
     or none with a reservation (EC2 allows only the reservation's own)."""
-    root_volume_gib: Annotated[int, Field(ge=100)] = 200
+    root_volume_gib: Annotated[int, Field(ge=100, le=16384, strict=True)] = 200
 
     @field_validator("instance_type")
     @classmethod
@@ -236,12 +267,12 @@ class CacheSettings(_Model):
     """The model cache volume."""
 
     kind: Literal["fsx-lustre", "efs", "node-local"] = "fsx-lustre"
-    capacity_gib: Annotated[int, Field(ge=1)] = 1200
+    capacity_gib: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 1200
     """FSx for Lustre only: 1200, 2400 or a multiple of 2400 GiB."""
     throughput_per_tib: Literal[125, 250, 500, 1000] = 250
     """FSx for Lustre only: MB/s per TiB."""
     retain: bool = False
-    """Keep the file system when the stack is deleted; on in production."""
+    """Keep the file system when the stack is deleted, and so its subnet and VPC; on in production."""
 
     @model_validator(mode="after")
     def _lustre_size(self) -> Self:
@@ -256,17 +287,17 @@ class ServingSettings(_Model):
     serve_config: str = "serve_configs/qwen3.5-9b-pd.yaml"
     """Path of a Ray Serve config file, from the folder of app.py."""
     image: PinnedImage = DEFAULT_IMAGE
-    ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] = "2.58.0"
+    ray_version: Annotated[str, _matching(r"\d+\.\d+\.\d+", "a version such as 2.58.0")] = "2.58.0"
     """Ray's version in the image."""
-    namespace: DnsLabel = "inference"
-    service_name: DnsLabel = "ray-llm"
-    hugging_face_token_secret: SecretName | None = None
+    namespace: Annotated[str, _checked(forms.namespace)] = "inference"
+    service_name: Annotated[str, _checked(forms.service_name)] = "ray-llm"
+    hugging_face_token_secret: Annotated[str, _checked(forms.secret)] | None = None
     """Name or full ARN of a Secrets Manager secret that holds a Hugging Face token (plain text)."""
-    model_s3_uri: Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$")] | None = None
+    model_s3_uri: Annotated[str, _checked(forms.s3_prefix)] | None = None
     """S3 prefix to stage the model from, into the path that the Serve config names as model_source."""
     upgrade_strategy: Literal["None", "NewCluster"] = "None"
     """KubeRay's answer to a changed pod template. NewCluster needs every GPU twice; with None the Serve config is
-    changed in place and new pods are made by hand (docs/operations.md)."""
+    changed in place; for new pods, delete the RayCluster, and KubeRay makes it anew, with a gap in the service."""
 
     @field_validator("serve_config")
     @classmethod
@@ -279,10 +310,19 @@ class ServingSettings(_Model):
 class RuleSettings(_Model):
     """The rules that a Serve config is checked by."""
 
-    silence: dict[str, Annotated[str, StringConstraints(min_length=1)]] = Field(default_factory=dict)
+    silence: dict[str, Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]] = Field(
+        default_factory=dict
+    )
     """Reasons by rule id; what a silenced rule finds is shown and does not count. `ray-llm rules` lists the ids."""
-    model_config_file: str | None = None
+    model_config_file: Annotated[str, StringConstraints(min_length=1)] | None = None
     """Path of the model's config.json, from the folder of app.py, for a model that no profile knows."""
+
+    @field_validator("silence")
+    @classmethod
+    def _known(cls, silence: dict[str, str]) -> dict[str, str]:
+        if unknown := unknown_rules(silence):
+            raise ValueError(f"there is no rule {', '.join(unknown)[:200]}; `ray-llm rules` lists them")
+        return silence
 
 
 class Settings(_Model):
@@ -291,7 +331,9 @@ class Settings(_Model):
     profile: Literal["evaluation", "production"] = "evaluation"
     """production: interface endpoints, flow logs, two NAT gateways, two system nodes, retained file system,
     stacks that refuse deletion. Whatever is set beside it wins."""
-    prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]{0,30}$")] = "RayLlm"
+    prefix: Annotated[
+        str, _matching(r"[A-Z][A-Za-z0-9]{0,30}", "1 to 31 letters and digits that begin with a capital letter")
+    ] = "RayLlm"
     """Prefix of the stack names; change it (and cluster.name) for a second deployment in one account and region."""
     termination_protection: bool = False
     network: NetworkSettings = NetworkSettings()
@@ -308,7 +350,10 @@ class Settings(_Model):
         if isinstance(value, Mapping):
             given = cast(Mapping[str, object], value)
             if given.get("profile") == "production":
-                return merge(_PRODUCTION, given)
+                network = given.get("network")
+                existing = isinstance(network, Mapping) and cast(Mapping[str, object], network).get("vpc")
+                defaults = {key: value for key, value in _PRODUCTION.items() if key != "network" or not existing}
+                return merge(defaults, given)
         return cast(object, value)
 
     @model_validator(mode="after")
@@ -376,11 +421,10 @@ def load_settings(context: object, defaults: object = None) -> Settings:
 
 
 def _mapping_from_text(text: str) -> Mapping[str, object]:
-    try:
-        value: object = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"-c {CONTEXT_KEY}=… is neither JSON nor YAML: {error}") from None
-    if not isinstance(value, Mapping):
+    # JSON may be indented with tabs, YAML may not.
+    text = text.replace("\t", " ") if text.lstrip().startswith("{") else text
+    value = parse_document(text, path=f"-c {CONTEXT_KEY}=…").root
+    if not isinstance(value, dict):
         raise ConfigurationError(
             f'-c {CONTEXT_KEY}=… must be a mapping, such as -c {CONTEXT_KEY}=\'{{"gpu": {{"zone": "us-west-2b"}}}}\''
         )
@@ -391,13 +435,16 @@ def _describe(error: ValidationError, value: Mapping[str, object]) -> str:
     lines = [f'The settings (context key "{CONTEXT_KEY}") have {_count(error.error_count(), "problem")}:']
     for item in error.errors(include_url=False):
         path = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
+        given = item.get("input")
+        message = re.sub(" or instance of \\w+", "", item["msg"]).replace("valid tuple", "valid list")
         if item["type"] == "extra_forbidden":
             message = _unknown_key(item["loc"])
-        elif (
-            "input" in item and isinstance(item["input"], str | int | float | bool) and "Value error" not in item["msg"]
-        ):
-            message += f", got {item['input']!r}"
+        elif item["type"] == "value_error":
+            message = message.removeprefix("Value error, ")
+        elif given is None or isinstance(given, str | int | float):
+            message += f", got {'null' if given is None else repr(given)[:60]}"
+            if item["type"] == "string_type" and given is not None:
+                message += "; write it in quotes"
         lines.append(f"  {path + ': ' if path else ''}{message}")
     return "\n".join(lines)
 

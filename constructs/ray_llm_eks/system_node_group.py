@@ -10,7 +10,7 @@ from constructs import Construct
 
 from .acknowledgements import acknowledge_node_role
 from .errors import ConfigurationError
-from .instances import instance_facts
+from .instances import check_node_counts, instance_facts
 from .labels import NODE_ROLE
 from .network import AnyNetwork
 
@@ -55,11 +55,12 @@ class SystemNodeGroup(Construct):
             root_volume_gib: default 80.
 
         Raises:
-            ConfigurationError: an unknown instance type, or one with GPUs.
+            ConfigurationError: an unknown instance type, one with GPUs, or node counts out of order.
         """
         super().__init__(scope, id)
         if instance_facts(instance_type).gpus:
             raise ConfigurationError(f"{self.node.path}: {instance_type} has GPUs; system nodes are CPU nodes")
+        check_node_counts(self.node.path, min_nodes, desired_nodes, max_nodes)
         template = ec2.LaunchTemplate(
             self,
             "LaunchTemplate",

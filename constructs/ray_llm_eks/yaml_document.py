@@ -143,7 +143,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
     if "\\t" in problem or (0 < line <= len(lines) and lines[line - 1].lstrip(" ").startswith("\t")):
         return "a tab where YAML wants spaces: indent with spaces"
     if "expected a single document" in str(error.context):
-        return "a second document begins here (---); Ray reads one document a file: split the file"
+        return "a second document begins here (---); only one is read: split the file"
     context = f" ({error.context})" if error.context and error.problem else ""
     return f"is no valid YAML: {problem}{context}"
 
@@ -173,7 +173,7 @@ class _Loader:
         if len(path) > MAX_DEPTH:
             self._refuse(node, f"is nested deeper than {MAX_DEPTH} levels")
         if node.tag not in _PLAIN_TAGS:
-            self._refuse(node, f"the tag {_short_tag(node.tag)} has no place in a Serve config")
+            self._refuse(node, f"the tag {_short_tag(node.tag)} has no place here")
         if isinstance(node, ScalarNode):
             return self._scalar(node)
         if id(node) in self._open:
@@ -196,7 +196,7 @@ class _Loader:
             key = self._key(key_node)
             if key in seen:
                 first = seen[key].start_mark.line + 1
-                self._refuse(key_node, f"the key {key} is given twice (first in line {first}); Ray would keep the last")
+                self._refuse(key_node, f"the key {key} is given twice (first in line {first}); the last would win")
             seen[key] = key_node
         if any(key_node.tag == "tag:yaml.org,2002:merge" for key_node, _ in pairs):
             # Counted first: PyYAML would follow a cycle of merges without end, and copies what it merges.

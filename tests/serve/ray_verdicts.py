@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -22,6 +23,7 @@ warnings.simplefilter("ignore")
 
 def main() -> int:
     """Judges all texts; returns the exit status."""
+    import ray
     import yaml
     from ray.llm._internal.serve.serving_patterns.data_parallel.builder import DPOpenAiServingArgs
     from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs
@@ -29,6 +31,8 @@ def main() -> int:
     from ray.serve.schema import ServeDeploySchema
 
     logging.disable(logging.CRITICAL)
+    # The builders ask for the runtime_env of the application's task, which would start a whole cluster here.
+    ray.get_runtime_context = lambda: SimpleNamespace(runtime_env={})
     builders = {
         "ray.serve.llm:build_pd_openai_app": (PDServingArgs, build_pd_openai_app),
         "ray.serve.llm:build_openai_app": (LLMServingArgs, build_openai_app),

@@ -32,6 +32,9 @@ from tests.unit.rules.example import (
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("RAY_LLM_SERVE_PYTHON", ROOT / ".venv-serve" / "bin" / "python"))
 
+SERVE_SIDE = ROOT / "constructs" / "ray_llm_eks" / "rehearsal" / "serve_side"
+"""Holds the sitecustomize.py that the CPU build needs."""
+
 pytestmark = [
     pytest.mark.serve,
     pytest.mark.skipif(not PYTHON.exists(), reason=f"the serve environment is not set up: there is no {PYTHON}"),
@@ -279,7 +282,8 @@ def rays_verdicts() -> dict[str, str | None]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=900,
+        env={**os.environ, "PYTHONPATH": str(SERVE_SIDE)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     verdicts: list[str | None] = json.loads(done.stdout.splitlines()[-1])

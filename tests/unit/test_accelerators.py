@@ -201,6 +201,19 @@ class TestLustre:
         [nodes] = [r for r in resources.values() if r["Type"] == "AWS::EKS::Nodegroup"]
         assert not any(resources[name]["Type"] == "AWS::FSx::FileSystem" for name in nodes["DependsOn"])
 
+    def test_kept_it_keeps_its_security_group_and_the_rules_between_its_servers(self) -> None:
+        kept = [
+            r for r in stack("Accelerators", "production").resources.values() if r.get("DeletionPolicy") == "Retain"
+        ]
+        assert sorted(resource["Type"] for resource in kept) == [
+            "AWS::EC2::SecurityGroup",
+            *2 * ["AWS::EC2::SecurityGroupEgress"],
+            *2 * ["AWS::EC2::SecurityGroupIngress"],
+            "AWS::FSx::FileSystem",
+        ]
+        properties = json.dumps([resource["Properties"] for resource in kept])
+        assert security_group("Efa", "production") not in properties, "the nodes' group must be free to go"
+
     def test_kubernetes_gets_it_as_a_static_volume(self) -> None:
         volume = manifest("PersistentVolume")
         assert volume["spec"]["mountOptions"] == ["flock"]

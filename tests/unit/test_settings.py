@@ -16,6 +16,19 @@ from ray_llm_eks.kubectl_layer import candidate_minors
 from ray_llm_eks.settings import load_settings
 from tests.synthesized import ROOT, build
 
+
+def vpc(*zones: str, **others: object) -> dict[str, Any]:
+    """Settings with an existing VPC whose two private and GPU subnets are in these zones."""
+    ids = [f"subnet-0aaaaaaaaaaaaaaa{i}" for i in range(3)]
+    subnets = [{"id": id, "zone": zone} for id, zone in zip(ids, zones, strict=True)]
+    return {
+        **others,
+        "network": {
+            "vpc": {"vpc_id": "vpc-0123456789abcdef0", "private_subnets": subnets[:2], "gpu_subnet": subnets[2]}
+        },
+    }
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"gpus": {}}, r"gpus: no such setting; did you mean gpu\?"),
     ({"gpu": {"instance_typ": "g6.8xlarge"}}, r"gpu.instance_typ: no such setting; did you mean instance_type\?"),
@@ -67,6 +80,37 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"serving": {"image": "ray@sha256:123"}}, r"serving.image: .*not an image digest"),
     ({"serving": {"upgrade_strategy": "NewCluster"}}, r"NewCluster starts a second set"),
     ({"serving": {"namespace": "Inference"}}, r"serving.namespace: "),
+    ({"serving": {"namespace": "default"}}, r"serving.namespace: 'default' is a namespace that others use"),
+    ({"serving": {"namespace": "kube-system"}}, r"serving.namespace: .*others use"),
+    ({"serving": {"service_name": "a" * 48}}, r"serving.service_name: .*at most 47"),
+    ({"serving": {"image": "a b:1"}}, r"serving.image: 'a b:1' is not an image"),
+    ({"serving": {"image": "http://example.com/ray:1"}}, r"serving.image: .* is not an image"),
+    ({"serving": {"hugging_face_token_secret": "arn:aws:s3:::x"}}, r"hugging_face_token_secret: .*Secrets Manager"),
+    ({"serving": {"model_s3_uri": "s3://bucket/*"}}, r"serving.model_s3_uri: .* is not an S3 prefix"),
+    ({"serving": {"model_s3_uri": "s3://bucket//"}}, r"serving.model_s3_uri: .* is not an S3 prefix"),
+    ({"gpu": {"max_nodes": True}}, r"gpu.max_nodes: .*integer, got True"),
+    ({"gpu": {"max_nodes": 10**21}}, r"gpu.max_nodes: .*1000"),
+    ({"gpu": {"root_volume_gib": 10**9}}, r"gpu.root_volume_gib: .*16384"),
+    ({"gpu": {"placement_group_name": ""}}, r"gpu.placement_group_name: "),
+    ({"gpu": None}, r"gpu: Input should be a valid dictionary, got null"),
+    ({"system_nodes": {"instance_type": "m7i.large"}}, r"system_nodes.instance_type: m7i.large is too small"),
+    ({"cluster": {"kubernetes_version": 1.36}}, r"cluster.kubernetes_version: .*got 1.36; write it in quotes"),
+    ({"cluster": {"kubernetes_version": "1.\u0663\u0666"}}, r"cluster.kubernetes_version: "),
+    ({"cluster": {"admin_arns": ["arn:aws:iam::111122223333:role/A"] * 2}}, r"cluster.admin_arns: .*twice"),
+    ({"cluster": {"addon_versions": {"coredns": "latest"}}}, r"'latest' is not a version in addon_versions"),
+    ({"cluster": {"public_access_cidrs": ["0.0.0.0/1", "128.0.0.0/1"]}}, r"public_access_cidrs contains 0.0.0.0/0"),
+    ({"cluster": {"public_access_cidrs": ["10.0.0.0/8"]}}, r"10.0.0.0/8, which no address on the internet has"),
+    ({"cluster": {"public_access_cidrs": [0]}}, r"cluster.public_access_cidrs.0: write an address range as text"),
+    ({"cluster": {"kubectl_layer": "v99"}}, r"cluster.kubectl_layer v99: the published layers are v29 to v37"),
+    ({"network": {"cidr": "169.254.0.0/16"}}, r"network.cidr: no VPC may have 169.254.0.0/16"),
+    (vpc("us-west-2a", "us-east-1a", "us-west-2a"), r"network.vpc: .*one region, not us-east-1, us-west-2"),
+    (vpc("us-west-2a", "usw2-az1", "us-west-2a"), r"network.vpc: write all zones as names or all as ids"),
+    ({"rules": {"silence": {"no-such-rule": "why"}}}, r"rules.silence: there is no rule no-such-rule"),
+    ({"rules": {"model_config_file": "nope.json"}}, r"rules.model_config_file: there is no file"),
+    (
+        {"gpu": {"decode": {}}, "serving": {"serve_config": "serve_configs/qwen3.5-9b-aggregated.yaml"}},
+        r"gpu.decode: .* has no decode engine",
+    ),
 ]
 
 
@@ -104,10 +148,45 @@ def test_the_command_line_overrides_single_settings() -> None:
     assert settings.cluster.name == "mine"
 
 
-@pytest.mark.parametrize("text", ["[", "- a", "3", "just words"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "- a",
+        "3",
+        "just words",
+        "[" * 3000,
+        "{a: " * 900 + "}" * 900,
+        "{gpu: 2026-13-45}",
+        "{gpu: {max_nodes: " + "9" * 5000 + "}}",
+        "&a {gpu: *a}",
+        "{gpu: {}, gpu: {}}",
+        "{gpu: !!python/object:os.system {}}",
+    ],
+    ids=lambda text: text[:20],
+)
 def test_the_command_line_must_give_a_mapping(text: str) -> None:
     with pytest.raises(ConfigurationError, match="-c ray-llm="):
         load_settings(text, {})
+
+
+def test_json_may_be_indented_with_tabs() -> None:
+    assert load_settings('{\n\t"gpu": {\n\t\t"zone": "us-west-2b"}}', {}).gpu.zone == "us-west-2b"
+
+
+def test_a_token_in_the_place_of_a_secrets_name_is_not_repeated() -> None:
+    token = "hf" + "_" + "Qw3rTy" * 5
+    with pytest.raises(ConfigurationError, match="this is a Hugging Face token") as caught:
+        load_settings({"serving": {"hugging_face_token_secret": token}})
+    assert token not in str(caught.value)
+
+
+def test_settings_of_a_new_vpc_beside_an_existing_one() -> None:
+    settings = vpc("us-west-2a", "us-west-2b", "us-west-2c", profile="production")
+    assert load_settings(settings).network.vpc
+    settings["network"]["flow_logs"] = True
+    with pytest.raises(ConfigurationError, match="network: vpc is an existing one, flow_logs would be of a new one"):
+        load_settings(settings)
 
 
 def test_production_is_a_default_that_settings_override() -> None:
@@ -136,6 +215,7 @@ def test_v29_stays_selectable() -> None:
 def run_app(settings: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "CDK_OUTDIR": str(folder / "cdk.out"),
         "CDK_CONTEXT_JSON": json.dumps({"ray-llm": settings}),
     }
@@ -144,7 +224,14 @@ def run_app(settings: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "settings", ['{"gpu": {"instance_type": "g6.xlarge"}}', "[", '{"serving": {"serve_config": "no.yaml"}}']
+    "settings",
+    [
+        '{"gpu": {"instance_type": "g6.xlarge"}}',
+        "[",
+        '{"serving": {"serve_config": "no.yaml"}}',
+        # Found only when the CDK has begun to copy files.
+        '{"gpu": {"instance_type": "g7.8xlarge", "efa_devices": "dra"}}',
+    ],
 )
 def test_the_app_ends_with_one_message(settings: str, tmp_path: Path) -> None:
     done = run_app(settings, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -51,13 +52,16 @@ def check(
     Exit status: 0 no error, 1 an error was found, 2 a file cannot be read or the command is used wrongly.
     """
     try:
-        deployment = _deployment(instance_type, nodes)
-        model = model_from_config(model_config) if model_config else None
+        settings = _settings()
+        deployment = _deployment(settings, instance_type, nodes)
+        model_file = model_config or settings.rules.model_config_file
+        model = model_from_config(Path(model_file)) if model_file else None
     except ConfigurationError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_UNREADABLE) from None
-    results = [check_file(path, deployment, model) for path in files]
-    typer.echo(_printed([result.report for result in results], format))
+    results = [check_file(path, deployment, model, settings.rules.silence) for path in files]
+    # The name of a file may be no UTF-8.
+    typer.echo(_printed([result.report for result in results], format).encode("utf-8", "replace").decode())
     if any(result.unreadable for result in results):
         raise typer.Exit(EXIT_UNREADABLE)
     if any(result.report.errors for result in results):
@@ -72,13 +76,18 @@ class FileResult:
     unreadable: bool = False
 
 
-def check_file(path: Path, deployment: Deployment, model: ModelFacts | None = None) -> FileResult:
+def check_file(
+    path: Path,
+    deployment: Deployment,
+    model: ModelFacts | None = None,
+    silenced: Mapping[str, str] | None = None,
+) -> FileResult:
     """Checks one file; one that cannot be read gives a report with one error."""
     try:
         config = ServeConfig.load(path)
     except DocumentError as error:
         return FileResult(report=_unreadable(path, error), unreadable=True)
-    return FileResult(report=check_serve_config(config, deployment, model=model))
+    return FileResult(report=check_serve_config(config, deployment, silenced, model=model))
 
 
 def _unreadable(path: Path, error: DocumentError) -> Report:
@@ -98,9 +107,9 @@ def _unreadable(path: Path, error: DocumentError) -> Report:
     return Report(file=str(path), source="", findings=(finding,))
 
 
-def _deployment(instance_type: str | None, nodes: int | None) -> Deployment:
-    """The app's settings (cdk.json of the current folder, if there is one), with what the command line says."""
-    deployment = deployment_of(_settings())
+def _deployment(settings: Settings, instance_type: str | None, nodes: int | None) -> Deployment:
+    """The deployment of the settings, with what the command line says."""
+    deployment = deployment_of(settings)
     pools = deployment.pools
     if instance_type is not None:
         pools = {"*": replace(pools["*"], facts=instance_facts(instance_type))}
@@ -111,6 +120,7 @@ def _deployment(instance_type: str | None, nodes: int | None) -> Deployment:
 
 
 def _settings() -> Settings:
+    """The app's settings: cdk.json of the current folder if there is one, else the defaults."""
     file = Path("cdk.json")
     if not file.is_file():
         return Settings()

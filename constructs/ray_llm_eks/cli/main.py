@@ -12,6 +12,7 @@ from ray_llm_eks import __version__
 from ray_llm_eks.errors import ConfigurationError
 
 from .check import check
+from .rehearse import rehearse
 from .rules import rules
 
 app = typer.Typer(
@@ -64,3 +65,4 @@ def synth(
 
 app.command()(check)
 app.command()(rules)
+app.command()(rehearse)

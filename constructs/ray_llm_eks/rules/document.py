@@ -204,6 +204,13 @@ def deployment_option(subject: Subject) -> Iterator[Problem]:
                 near = difflib.get_close_matches(key, sorted(DEPLOYMENT_OPTIONS), n=1, cutoff=0.5)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 yield Problem(path=(*path, key), message=f"a Serve deployment has no option {key}{hint}")
+        selectors = options.get("placement_group_bundle_label_selector")
+        bundles = subject.document.get((*path[:-1], "placement_group_config", "bundles"))
+        if isinstance(selectors, list) and isinstance(bundles, list) and len(selectors) not in (1, len(bundles)):
+            yield Problem(
+                path=(*path, "placement_group_bundle_label_selector"),
+                message=f"{len(selectors)} label selectors for {len(bundles)} bundles: write one, or one for each",
+            )
         number = options.get("num_replicas")
         if number == 0 and not isinstance(number, bool):
             yield Problem(

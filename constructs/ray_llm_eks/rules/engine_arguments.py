@@ -12,6 +12,15 @@ from .findings import Severity
 from .rule import Problem, Rule, rule
 from .subject import Engine, Subject
 
+LEAST = {
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), 1),
+    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank"), 1),
+    "max_model_len": -1,
+}
+"""Least values, from the fields of vLLM's configuration classes."""
+
+MAX_HINTS = 20
+
 RENAMED = {
     "task": "runner",
     "device": "nothing: the platform decides",
@@ -39,14 +48,13 @@ def unknown_engine_argument(subject: Subject) -> Iterator[Problem]:
     """Compares names with the list made from vLLM."""
     known = engine_arguments()
     for engine in subject.engines:
-        for name in engine.arguments:
-            if name in known:
-                continue
-            words = name.lower().lstrip("-").replace("-", "_")
+        for number, name in enumerate(name for name in engine.arguments if name not in known):
+            # Looking for the nearest name takes time; nobody reads it a hundred times.
+            words = name.lower().lstrip("-").replace("-", "_") if number < MAX_HINTS else ""
             near = difflib.get_close_matches(words, known, n=3, cutoff=0.5)
             if name in RENAMED and RENAMED[name] in known:
                 near = [RENAMED[name], *(other for other in near if other != RENAMED[name])]
-            if not near:
+            if words and not near:
                 near = difflib.get_close_matches(words, known, n=3, cutoff=0.3)
             yield Problem(
                 path=engine.at("engine_kwargs", name),
@@ -116,7 +124,8 @@ def _wrong_value(argument: EngineArgument, value: Value) -> str | None:
         "str": isinstance(value, str),
     }
     if any(fitting.get(kind, False) for kind in kinds):
-        return None
+        least = LEAST.get(argument.name)
+        return f"must be at least {least}, not {value}" if least and isinstance(value, int) and value < least else None
     words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
     wanted = " or ".join(words[kind] for kind in kinds if kind in words)
     given = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)

@@ -306,14 +306,13 @@ def bundle_count(subject: Subject) -> Iterator[Problem]:
     for engine in subject.engines:
         if engine.get("placement_group_config") is None:
             continue
-        bundles = list(_bundles(engine))
-        gpu_bundles = [(path, bundle["GPU"]) for path, bundle in bundles if bundle.get("GPU", 0) > 0]
+        gpu_bundles = [(path, bundle["GPU"]) for path, bundle in _bundles(engine) if bundle.get("GPU", 0) > 0]
         workers = engine.tensor_parallel * engine.pipeline_parallel
         place = engine.at("placement_group_config")
         for path, amount in gpu_bundles:
             if amount > 1:
                 yield Problem(path=(*path, "GPU"), message=f"a bundle with {amount:g} GPUs; vLLM takes one a bundle")
-        if bundles and not gpu_bundles:
+        if not gpu_bundles:
             yield Problem(path=place, message=f"no bundle of {engine.name} has a GPU", fix="Add GPU: 1 to the bundles.")
         elif gpu_bundles and len(gpu_bundles) < workers:
             yield Problem(

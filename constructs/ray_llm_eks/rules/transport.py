@@ -382,7 +382,7 @@ def buffer_device(subject: Subject) -> Iterator[Problem]:
     title="without GPUDirect RDMA, what the buffers cost is said",
     consequence="EFA cannot reach GPU memory on these nodes: libfabric copies through host buffers of about 8 KiB, "
     "slower than "
-    "the line; measure the hand-over (ray-llm bench).",
+    "the line; measure the hand-over.",
     fix="Nothing for a hybrid model. A dense model may be faster with kv_buffer_device: cpu on both sides.",
     source="libfabric 2.6 efa_rdm_rma.c (read); aws-ofi-nccl 547; docs/kv-buffers.md.",
 )

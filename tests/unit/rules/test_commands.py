@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,15 @@ def test_the_settings_in_cdk_json_are_the_defaults(tmp_path: Path) -> None:
     assert "decode on g6e.8xlarge" in run("check", GOOD).output
 
 
+def test_rules_silenced_in_the_settings_are_shown_and_do_not_count(bad: Path, tmp_path: Path) -> None:
+    reasons = dict.fromkeys(("unknown-engine-argument", "backend-missing", "transfers-differ"), "tried out")
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {"ray-llm": {"rules": {"silence": reasons}}}}))
+    result = run("check", bad)
+    assert result.exit_code == 0, result.output
+    assert "silenced: tried out" in result.output
+    assert "0 errors, 0 warnings, 0 infos, 3 silenced" in result.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -147,6 +158,25 @@ def test_broken_settings_are_status_2(tmp_path: Path) -> None:
         result = run("check", GOOD)
         assert result.exit_code == 2, result.output
         assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_file_name_that_is_no_utf8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/serve\xff.yaml"))
+    path.write_text("a: [")
+    for kind in ("human", "json", "sarif"):
+        result = run("check", path, "--format", kind)
+        assert result.exit_code == 2
+        assert isinstance(result.exception, SystemExit)
+
+
+def test_thousands_of_unknown_arguments_are_told_in_time(tmp_path: Path) -> None:
+    config = pd_config()
+    kwargs(config).update({f"nonsense_{number}": number for number in range(4000)})
+    path = tmp_path / "serve.yaml"
+    path.write_text(text_of(config))
+    start = time.process_time()
+    assert run("check", path).exit_code == 1
+    assert time.process_time() - start < 10
 
 
 def test_a_model_config_replaces_the_profile(tmp_path: Path) -> None:

@@ -195,6 +195,13 @@ CASES = [
     ),
     Case(
         rule="deployment-option",
+        name="label-selectors",
+        message="2 label selectors for 1 bundles",
+        breaks=set_in("decode", "deployment_config", "placement_group_bundle_label_selector", [{}, {}]),
+        passes=set_in("decode", "deployment_config", "placement_group_bundle_label_selector", [{"role": "decode"}]),
+    ),
+    Case(
+        rule="deployment-option",
         name="no-replica",
         message="num_replicas is 0",
         breaks=set_in("decode", "deployment_config", "num_replicas", 0),
@@ -267,6 +274,13 @@ CASES = [
         message="max_num_seqs: must be a whole number, not '16'",
         breaks=argument("max_num_seqs", "16"),
         passes=argument("max_num_seqs", 16),
+    ),
+    Case(
+        rule="engine-argument-value",
+        name="too-small",
+        message="tensor_parallel_size: must be at least 1, not 0",
+        breaks=argument("tensor_parallel_size", 0),
+        passes=argument("tensor_parallel_size", 1),
     ),
     Case(
         rule="engine-argument-value",
@@ -443,6 +457,12 @@ CASES = [
                 for role in ("prefill", "decode")
             ),
         ),
+    ),
+    Case(
+        rule="bundle-count",
+        name="no-bundles",
+        message="no bundle of decode has a GPU",
+        breaks=set_in("decode", "placement_group_config", "bundles", []),
     ),
     Case(
         rule="bundle-count",
