@@ -1,11 +1,12 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """Start one vLLM engine after another, each in its own process, and write down what its start took.
 
     python engine.py run CASES.json OUT.jsonl --models DIR [--only NAME ...] [--until SECONDS]
 
-CASES.json is a list of cases: name, model (folder below DIR), budget_gib, engine (vLLM's engine arguments) and, if wanted,
-clear (caches to empty first), alone (nothing else starts meanwhile), drop_page_cache and requests. A line a case is written
-as soon as it is over. The next process imports vLLM while the case before it runs, but touches the GPU only afterwards.
+CASES.json is a list of cases: name, model (folder below DIR), budget_gib, engine (vLLM's engine arguments) and, if
+wanted, clear (caches to empty first), alone (nothing else starts meanwhile), drop_page_cache and requests. A line a
+case is written as soon as it is over. The next process imports vLLM while the case before it runs, but touches the GPU
+only afterwards.
 """
 
 from __future__ import annotations

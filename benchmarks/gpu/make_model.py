@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """Write a model of the true shape of Qwen3.5-9B or Qwen3-8B: config, byte-level tokenizer, seeded weights if asked.
 
     python make_model.py OUT hybrid                # no weights: for load_format dummy

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """What NIXL's backends do on this machine: make an agent, register GPU and host memory, move it between two agents.
 
     python nixl_check.py OUT.jsonl

@@ -1,12 +1,12 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """Serve the shipped files with Ray Serve LLM on one GPU, two engines sharing it, and measure them.
 
     python serve_pd.py PHASES.json OUT.jsonl --models DIR --configs serve_configs
 
 Ray must run (serve_pd.sh starts it). PHASES.json is a list of phases: name, file (below --configs), mode (`pd`: the
-file's prefill and decode engines; `aggregated`: two engines like its decode engine, without a KV connector), model (folder
-below --models), backend, buffer, budget_gib and load (false: only start and answer). A line a phase is written as soon as
-its answers are in.
+file's prefill and decode engines; `aggregated`: two engines like its decode engine, without a KV connector), model
+(folder below --models), backend, buffer, budget_gib and load (false: only start and answer). A line a phase is written
+as soon as its answers are in.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ in ``platforms/interface.py``): the cache gets what ``gpu_memory_utilization`` a
 profiling run, memory outside torch, and CUDA graphs.
 
 Calibration: engines of Qwen3.5-9B and Qwen3-8B on one H200 (``docs/measured.md``); every part is within 10 % of what
-vLLM reported (``tests/unit/test_measured_memory.py``). Not measured: several GPUs, LoRA, experts, the vision tower's own
-activations, quantized weights.
+vLLM reported (``tests/unit/test_measured_memory.py``). Not measured: several GPUs, LoRA, experts, the vision tower's
+own activations, quantized weights.
 
 A first start, with an empty compile cache, peaks higher than all later ones: while torch.compile works it holds one
 more copy of the token embedding, vLLM takes that for activations, and the cache gets so much less (``first_start``).
@@ -41,6 +41,8 @@ SAMPLER_BYTES = 14
 """Bytes of logits a sequence and vocabulary entry: bf16, float32, probabilities, random numbers (vLLM's sampler)."""
 SAMPLER_PROGRAMS = 132
 """Rows of the top-k/top-p kernel's scratch buffer: one a multiprocessor (132 on an H200, 58 on an L4)."""
+MATMUL_WORKSPACE = 32 * MIB
+"""What torch keeps for cuBLAS on Hopper, once, and twice for a compiled model; 8 MiB on other GPUs."""
 GRAPH_BYTES = int(6.2 * MIB)
 """A captured CUDA graph beside the pool that graphs share: 88 MiB for 14 of them, 240 MiB for 38."""
 VISION_TOKENS = 16384
@@ -181,10 +183,13 @@ class MemoryEstimate:
         """One line: the budget, its parts and what fits."""
         parts = " + ".join(f"{gib(size)} {name}" for name, size in self.parts())
         state = f", {mib(self.state_per_request)} of it recurrent state" if self.state_per_request else ""
+        first = ""
+        if self.first_start > self.activations:
+            first = f", {self.first_start_requests:.1f} after a first start (compile cache empty)"
         return (
             f"{gib(self.budget)} GiB = {parts} + {gib(self.cache)} cache; a request of {self.max_model_len} tokens "
             "takes "
-            f"{mib(self.request_bytes)}{state}; {self.requests:.1f} fit"
+            f"{mib(self.request_bytes)}{state}; {self.requests:.1f} fit{first}"
         )
 
 
@@ -214,7 +219,7 @@ def estimate(model: ModelFacts, engine: EngineSize, *, gpu_memory_mib: int, a100
     vision = 0 if engine.language_model_only or model.vision is None else model.vision.parameters * engine.dtype_bytes
     lora = _lora(model, engine)
     activations = _activations(model, engine, batch_tokens, min(sequences, batch_tokens))
-    compiling = 0 if engine.enforce_eager else _compiling(model, engine, batch_tokens, min(sequences, batch_tokens))
+    compiling = 0 if engine.enforce_eager else _compiling(model, engine, batch_tokens)
     non_torch = NON_TORCH + (COLLECTIVES if engine.tensor_parallel * engine.pipeline_parallel > 1 else 0)
     graphs = 0 if engine.enforce_eager else _cuda_graphs(model, engine, sequences)
     budget = int(usable * engine.utilization)
@@ -274,8 +279,8 @@ def _lora(model: ModelFacts, engine: EngineSize) -> int:
 def _activations(model: ModelFacts, engine: EngineSize, tokens: int, sequences: int) -> int:
     """Peak of vLLM's profiling run: a forward pass of a full batch, then one sampling step; hidden states stay."""
     held = 2 * tokens * model.hidden * engine.dtype_bytes
-    states = sequences * _recurrent_bytes(model, engine) * (1 if engine.enforce_eager else 2)
-    forward = tokens * _forward_bytes_per_token(model, engine) + states
+    workspace = MATMUL_WORKSPACE * (1 if engine.enforce_eager else 2)
+    forward = tokens * _forward_bytes_per_token(model, engine) + workspace
     sampler = (sequences * SAMPLER_BYTES + SAMPLER_PROGRAMS * 4) * model.vocabulary
     vision = 0
     if model.vision and not engine.language_model_only:
@@ -284,17 +289,11 @@ def _activations(model: ModelFacts, engine: EngineSize, tokens: int, sequences: 
     return held + max(forward, sampler, vision)
 
 
-def _compiling(model: ModelFacts, engine: EngineSize, tokens: int, sequences: int) -> int:
-    """Peak of a profiling run that compiles: a copy of the token embedding, hidden states and recurrent states."""
+def _compiling(model: ModelFacts, engine: EngineSize, tokens: int) -> int:
+    """Peak of a profiling run that compiles: a copy of the token embedding, hidden states, workspace."""
+    workspace = MATMUL_WORKSPACE * (2 if model.hybrid else 1)
     embedding = model.vocabulary * model.hidden * engine.dtype_bytes // engine.tensor_parallel
-    held = 2 * tokens * model.hidden * engine.dtype_bytes
-    return embedding + held + 2 * sequences * _recurrent_bytes(model, engine)
-
-
-def _recurrent_bytes(model: ModelFacts, engine: EngineSize) -> int:
-    """The state of one sequence in one Gated DeltaNet layer, in float32; the kernels return one a sequence."""
-    linear = model.linear
-    return linear.value_heads * linear.key_dim * linear.value_dim * 4 // engine.tensor_parallel if linear else 0
+    return embedding + 2 * tokens * model.hidden * engine.dtype_bytes + workspace
 
 
 def _forward_bytes_per_token(model: ModelFacts, engine: EngineSize) -> int:

@@ -33,7 +33,7 @@ EXPECTED: dict[str, tuple[str, tuple[str, ...], int]] = {
     "does-not-fit": (
         "does-not-fit",
         (
-            "weights 16.68 GiB",
+            "weights 16.80 GiB",
             "activations",
             "are left for the cache",
             "one request of 131072 tokens needs",

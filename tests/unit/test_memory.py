@@ -127,7 +127,7 @@ def test_each_argument_changes_its_part(part: str, changes: dict[str, Any], sign
 def test_parts_and_cache_make_up_the_budget() -> None:
     found = on_l4(language_model_only=False, loras=2)
     assert sum(size for _, size in found.parts()) + found.cache == found.budget
-    assert "16.68 weights" in found.text()
+    assert "16.80 weights" in found.text()
     assert f"{found.requests:.1f} fit" in found.text()
 
 

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """A vLLM plugin that writes down what an engine's start takes: bytes of each memory part, seconds of each stage.
 
 Put this folder on PYTHONPATH: vLLM finds the plugin by its entry point and loads it in every worker process.

@@ -51,7 +51,7 @@ def test_a_good_file() -> None:
     result = run("check", GOOD)
     assert result.exit_code == 0, result.output
     assert "0 errors, 0 warnings, 1 info" in result.output
-    assert "memory: decode on g6.8xlarge: 19.81 GiB = 16.68 weights" in result.output
+    assert "memory: decode on g6.8xlarge: 19.81 GiB = 16.80 weights" in result.output
 
 
 def test_errors_are_shown_with_the_line_and_a_caret(bad: Path) -> None:
